@@ -84,6 +84,7 @@ class LoadedProbe:
         """
         if self._why_computed:
             what_if = replace(what_if, computes=True)
+        what_if = replace(what_if, traces=not proof)
         result = self._probe_once(what_if, fresh=fresh, proof=proof)
         if memory_probe.fails_without_values(result, what_if) and not what_if.computes:
             self._why_computed = result.problem
@@ -126,7 +127,7 @@ class LoadedProbe:
         if self._rehearsal_s is not None and self._rehearsal_s > self._rehearsal_limit_s:
             return None
         began_s = time.perf_counter()
-        result = self._ask(replace(what_if, forgets=True), fresh=False)
+        result = self._ask(replace(what_if, forgets=True, traces=False), fresh=False)
         self._rehearsal_s = time.perf_counter() - began_s
         ended = result.out_of_memory or result.point is not None
         is_known = ended and result.way == "further" and result.batch == what_if.batch

@@ -80,6 +80,8 @@ class WhatIf:
     """Whether all is computed where tensors are counted without a GPU, and not shapes alone are reckoned."""
     forgets: bool = False
     """Whether steps that were made in the same process before are to leave neither gradients nor optimizer states."""
+    traces: bool = True
+    """Whether the blocks of the allocator are recorded, of a probe that is no proof."""
     repeats: bool = False
     """Whether a step may have the batch of an earlier one, where another would take long to draw."""
     steps: int = 2
@@ -191,6 +193,7 @@ def describe_request(what_if: WhatIf, report: Path) -> dict[str, object]:
         "forgets": what_if.forgets,
         "computes": what_if.computes,
         "repeats": what_if.repeats,
+        "traces": what_if.traces,
     }
 
 

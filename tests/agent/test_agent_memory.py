@@ -199,3 +199,78 @@ def test_a_training_that_asks_for_the_compiler_is_known(current_python: Path) ->
         [str(current_python), "-c", COMPILED], env={**os.environ, "PYTHONPATH": agent}, capture_output=True, check=True
     )
     assert ended.stdout.decode() == "False None\nTrue ('a net', {'mode': 'default'})\n"
+
+
+TRACED = """
+from types import SimpleNamespace
+from rocm_agent.memory.trace import MOST_EVENTS, Trace
+class Cuda:
+    ready = recording = False
+    taken = 0
+    def __init__(self):
+        self.entries, self.memory = [], SimpleNamespace(
+            _record_memory_history=lambda enabled, **_: setattr(self, "recording", enabled is not None),
+            _snapshot=lambda: {"device_traces": [self.entries]},
+        )
+    def _lazy_init(self):
+        self.ready = True
+    is_initialized = lambda self: self.ready
+    current_device = lambda self: 0
+    def memory_stats(self):
+        return {"allocation.all.allocated": self.taken}
+    def take(self, address, size):
+        self.taken += 1
+        self.note("alloc", address, size)
+    def give_back(self, address):
+        self.note("free_requested", address)
+        self.note("free_completed", address)
+    def note(self, action, address, size=0):
+        if self.recording:
+            self.entries.append({"action": action, "addr": address, "size": size})
+def start(wanted=True):
+    cuda = Cuda()
+    trace = Trace(SimpleNamespace(cuda=cuda))
+    trace.install()
+    trace.begin(wanted=wanted)
+    cuda._lazy_init()
+    return cuda, trace
+"""
+
+
+def test_what_a_probe_takes_of_its_allocator_is_traced_from_the_first_use_of_the_gpu_or_its_own_steps(
+    run: Callable[..., Finished],
+) -> None:
+    program = """
+cuda, trace = start()
+cuda.take(7, 1024)
+trace.mark_first()
+trace.begin(wanted=True)  # after a look
+cuda.take(9, 513)
+cuda.give_back(9)
+trace.mark()
+cuda.take(9, 1)
+cuda.give_back(7)
+trace.mark()
+print(trace.describe())
+trace.begin(wanted=True)
+trace.mark_first()
+cuda.give_back(9)
+cuda.take(8, 2048)
+cuda.give_back(8)
+trace.mark()
+print(trace.describe())
+trace.begin(wanted=False)
+print(trace.describe(), start(wanted=False)[1].describe())
+cuda, trace = start()
+for _ in range(MOST_EVENTS // 2 + 1):
+    cuda.take(7, 512)
+    cuda.give_back(7)
+print(trace.describe())
+"""
+    assert run(TRACED + program) == (
+        0,
+        "{'events': [2, 2, -2, 1, -1], 'marks': [1, 2, 3], 'whole': True}\n"
+        "{'events': [4, -1], 'marks': [0, 1], 'whole': False}\n"
+        "None None\n"
+        "None\n",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,12 @@ class Point:
     """What it would take in single precision, in which losses are computed."""
     torch: str = ""
     gpu: str | None = None
+    trace_events: Sequence[int] = ()
+    """Blocks of the allocator in units of 512 bytes, and less than zero those returned, by their number from 1 on."""
+    trace_marks: Sequence[int] = ()
+    """Blocks that had been taken when the first batch was drawn, and after each step."""
+    trace_is_whole: bool = False
+    """Whether the trace begins with the process."""
 
     @property
     def peak_bytes(self) -> int:
@@ -70,7 +77,7 @@ def read_point(report: dict[str, object]) -> Point | str:
     missing = [name for name, value in sizes.items() if value is None]
     if missing:
         return f"the report of the probe has no {missing[0]}"
-    known = {name: value for name, value in sizes.items() if value is not None}
+    known: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
     largest = as_dict(report.get("largest_output"))
     optional: dict[str, Any] = {name: as_int(report.get(name), maximum=BYTES_MAX) for name in OPTIONAL}
     checkpointed = report.get("checkpointed")
@@ -87,10 +94,37 @@ def read_point(report: dict[str, object]) -> Point | str:
         largest_output_single_bytes=as_int(largest.get("single_bytes"), maximum=BYTES_MAX) or 0,
         torch=as_message(report.get("torch"), 64) or "",
         gpu=as_message(report.get("gpu"), 128),
+        **read_trace(as_dict(report.get("trace"))),
         **known,
         **optional,
     )
 
 
+def read_trace(report: dict[str, object]) -> dict[str, Any]:
+    """Return the fields of a trace, none where it is not one: no block is returned twice, or before it was taken."""
+    events, marks = (as_ints(report.get(name)) for name in ("events", "marks"))
+    taken: set[int] = set()
+    count = 0
+    for event in events:
+        count += event > 0
+        if event > 0:
+            taken.add(count)
+        elif -event in taken:
+            taken.remove(-event)
+        else:
+            return {}
+    if not events or list(marks) != sorted(marks) or not all(0 <= mark <= count for mark in marks):
+        return {}
+    return {"trace_events": events, "trace_marks": marks, "trace_is_whole": report.get("whole") is True}
+
+
+def as_ints(value: object) -> tuple[int, ...]:
+    """Return the whole numbers of a list, none where it has anything else."""
+    if not isinstance(value, list) or not all(type(item) is int and abs(item) < TRACE_MAX for item in value):
+        return ()
+    return tuple(value)
+
+
+TRACE_MAX = 1 << 40
 NEEDED = ("weights_bytes", "gradient_bytes", "optimizer_bytes", "graph_bytes", "update_bytes")
 OPTIONAL = ("batch", "configured", "reserved_bytes", "other_bytes", "card_bytes", "forward_bytes", "backward_bytes")

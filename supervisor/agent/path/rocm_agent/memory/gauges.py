@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any, Callable, Dict, Optional
 
+from .trace import NoTrace, Trace
+
 OLDEST_FOR_ACCOUNT = (2, 1)
 """Before torch 2.1 a storage has no lasting object, so that its end cannot be seen."""
 
@@ -21,9 +23,12 @@ class GpuGauge:
         """The peaks of passes that have ended since `take_peak_bytes`; None: of none."""
         self._is_backward = False
         self.computes = True
+        self.trace: Any = Trace(torch)
+        """What is recorded of the allocator."""
 
     def follow_passes(self) -> None:
         """Have the peaks of forward and backward pass known apart: with few samples another one is higher."""
+        self.trace.install()
         original = self._torch.autograd.backward
 
         @wraps(original)
@@ -99,6 +104,7 @@ class CpuGauge:
         self._needs_values = needs_values
         self.computes = False
         """Whether all is computed; else large tensors have no values: `needs_values` is called where some are read."""
+        self.trace: Any = NoTrace()
         self._account: Optional[Any] = None
         self._shapes: Optional[Any] = None
 

@@ -121,6 +121,7 @@ class Probe:
         self._gauge.computes = bool(wanted.get("computes"))
         self._outermost.begin(wanted)
         self._repeats.begin(allowed=bool(wanted.get("repeats")))
+        fenced(self._gauge.trace.begin)(wanted=bool(wanted.get("traces")))
         if wanted.get("forgets"):
             self._forget_steps()
         cuda = self._torch.cuda
@@ -174,6 +175,7 @@ class Probe:
         self._follow_loaders()
         self._follow_steps()
         self._gauge.follow_passes()
+        fenced(self._gauge.trace.begin)(wanted=bool(wanted.get("traces")))
 
     def _follow_compiler(self, torch: Any) -> None:
         """Note that the training asks for torch.compile: where tensors are counted nothing is compiled."""
@@ -225,6 +227,8 @@ class Probe:
         self._gauge.begin()
         self._limit_memory()
         self._gauge.batch_drawn(batch)
+        if not self._drawn and not self._steps:
+            fenced(self._gauge.trace.mark_first)()
         loader = owner_of(iterator)
         sampler = getattr(loader, "batch_sampler", None)
         size = getattr(sampler, "batch_size", None) or getattr(getattr(sampler, "sampler", None), "batch_size", None)
@@ -325,6 +329,7 @@ class Probe:
             if self._batch not in (None, self._wanted.get("batch") or self._batch) and self._pass_over():
                 return
             self._steps += 1
+            fenced(self._gauge.trace.mark)()
             if self._steps >= self._count_steps():
                 self._report(None, update_bytes=update_bytes)
             self._drawn = 0
@@ -398,6 +403,7 @@ class Probe:
             report.update(alike=self._repeats.alike)
             report.update(self._measured(update_bytes) if self._steps else {})
             report.update({"torch": str(self._torch.__version__)}, **self._gauge.describe())
+            report.update(trace=fenced(self._gauge.trace.describe)() if problem is None else None)
         server = self._server
         if server is not None:
             report.update(way=server.way, why_alone=server.why_alone, loaded_s=server.loaded_s)

@@ -1,0 +1,117 @@
+"""The blocks that a training takes from the allocator of its GPU and returns, in their order, as torch records them.
+
+By them what the allocator would hold at another micro-batch is reckoned (`supervisor/core/memory/traces.py`).
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any, Dict, List, Optional
+
+BLOCK_BYTES = 512
+"""Sizes are given in units of it, of which the allocator hands out whole ones."""
+MOST_EVENTS = 120_000
+"""A training with more has no trace: a report is bounded."""
+
+
+class NoTrace:
+    """Where there is no GPU."""
+
+    def begin(self, *, wanted: bool) -> None:
+        """Nothing is recorded."""
+
+    def mark_first(self) -> None:
+        """As above."""
+
+    def mark(self) -> None:
+        """As above."""
+
+    def describe(self) -> None:
+        """Return that there is no trace."""
+
+
+class Trace:
+    """What was recorded in this process since `begin`, or since the GPU was first used."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._is_wanted = False
+        self._is_recording = False
+        self._is_whole = False
+        """Whether it has all that the process has taken."""
+        self._before = 0
+        """Blocks that were taken before it."""
+        self._marks: List[int] = []
+
+    def install(self) -> None:
+        """Record from the first use of the GPU on, where that is wanted by then."""
+        cuda = self._torch.cuda
+        original = getattr(cuda, "_lazy_init", None)
+        if original is None:
+            return
+
+        @wraps(original)
+        def lazy_init() -> Any:
+            result = original()
+            if self._is_wanted and not self._is_recording:
+                self._is_whole = True
+                self._record()
+            return result
+
+        cuda._lazy_init = lazy_init
+
+    def begin(self, *, wanted: bool) -> None:
+        """Begin with a request; what was recorded for an earlier one is forgotten, but for a look's."""
+        self._is_wanted = wanted
+        if self._is_recording and (not wanted or len(self._marks) > 1):
+            self._torch.cuda.memory._record_memory_history(enabled=None)
+            self._is_recording = self._is_whole = False
+        if not self._is_recording:
+            self._marks = []
+            if wanted and self._torch.cuda.is_initialized():
+                self._record()
+
+    def mark_first(self) -> None:
+        """Note that a batch was drawn before which no step was made; of several it is the last that counts."""
+        self._marks = []
+        self.mark()
+
+    def mark(self) -> None:
+        """Note that a step was made."""
+        if self._is_recording:
+            self._marks.append(self._count_taken() - self._before)
+
+    def describe(self) -> Optional[Dict[str, Any]]:
+        """Return blocks in units, and less than zero what was returned, by its number from 1 on; None: no trace."""
+        if not self._is_recording:
+            return None
+        entries = self._torch.cuda.memory._snapshot()["device_traces"][self._torch.cuda.current_device()]
+        earlier = sum(entry["action"] == "alloc" for entry in entries) - self._count_taken() + self._before
+        if earlier < 0 or len(entries) > 4 * MOST_EVENTS:
+            return None
+        events: List[int] = []
+        numbers: Dict[int, int] = {}
+        taken = 0
+        for entry in entries:
+            if entry["action"] == "alloc":
+                if earlier:
+                    earlier -= 1
+                    continue
+                taken += 1
+                numbers[entry["addr"]] = taken
+                events.append(max(1, -(-entry["size"] // BLOCK_BYTES)))
+            elif entry["action"] == "free_completed" and entry["addr"] in numbers:
+                events.append(-numbers.pop(entry["addr"]))
+        if len(events) > MOST_EVENTS:
+            return None
+        return {"events": events, "marks": self._marks, "whole": self._is_whole}
+
+    def _record(self) -> None:
+        self._before = self._count_taken()
+        self._torch.cuda.memory._record_memory_history(
+            enabled="all", context=None, stacks="python", max_entries=4 * MOST_EVENTS
+        )
+        self._is_recording = True
+
+    def _count_taken(self) -> int:
+        return int(self._torch.cuda.memory_stats().get("allocation.all.allocated", 0))

@@ -1,0 +1,137 @@
+"""Reckons from the traces of two micro-batches what the allocator would hold of a GPU at another one.
+
+How much it cannot join depends on the sizes and the order of the tensors, and neither grows with their sum nor stays:
+of a ViT it held 12 % more than tensors at 32 and 11 % at 64 pictures, and 4 % at 128. So the blocks of one training are
+taken again, each as large as follows from its size in both traces (`allocator.py`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from supervisor.core.memory.allocator import UNIT_BYTES, Allocator
+from supervisor.core.memory.points import Point
+
+LOOK_AHEAD = 40
+"""Blocks that one of two traces may have more than the other at a place: an algorithm's workspace, a new state."""
+NEARBY, AGREE_NEARBY, AGREE = 3, 3, 6
+"""Blocks in a row by which the place is known where both go on alike, the first where no more than `NEARBY` differ."""
+LEAST_FOUND = 0.7
+"""Of the bytes that the blocks of a step take: with less that is found in the other trace nothing is reckoned."""
+ROUNDING = 2
+"""Units by which a block may be larger than in proportion to the samples."""
+ALLOWED_ERROR = 0.03
+"""A simulation is believed where it comes to what was reserved in the probe itself, but for this share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A point whose trace begins with its process, and one at another micro-batch."""
+
+    whole: Point
+    other: Point
+
+
+def predict_reserved(points: Sequence[Point], batch: int) -> int | None:
+    """Return the bytes that the allocator would hold at a micro-batch; None where that cannot be reckoned by traces."""
+    pair = _choose(points)
+    if pair is None:
+        return None
+    whole, other = pair.whole, pair.other
+    known = _simulate(whole, _list_sizes(whole))
+    if not whole.reserved_bytes or abs(known / whole.reserved_bytes - 1) > ALLOWED_ERROR:
+        return None
+    share = (batch - _batch_of(whole)) / (_batch_of(other) - _batch_of(whole))
+    sizes = _scale(whole, other, share)
+    return None if sizes is None else _simulate(whole, sizes)
+
+
+def _choose(points: Sequence[Point]) -> Pair | None:
+    """Return the largest point with a whole trace, and the largest other one."""
+    traced = sorted((point for point in points if point.batch and len(point.trace_marks) > 2), key=_batch_of)
+    whole = next((point for point in reversed(traced) if point.trace_is_whole), None)
+    other = next((point for point in reversed(traced) if whole is not None and point.batch != whole.batch), None)
+    return None if whole is None or other is None else Pair(whole, other)
+
+
+def _batch_of(point: Point) -> int:
+    return point.batch or 0
+
+
+def _list_sizes(point: Point) -> list[int]:
+    return [event for event in point.trace_events if event > 0]
+
+
+def _simulate(point: Point, sizes: Sequence[int]) -> int:
+    """Return what is held once the blocks of a trace were taken and returned, the sizes in units by their number."""
+    allocator = Allocator()
+    addresses: list[int] = []
+    for event in point.trace_events:
+        if event > 0:
+            addresses.append(allocator.take(max(1, sizes[len(addresses)]) * UNIT_BYTES))
+        else:
+            allocator.give_back(addresses[-event - 1])
+    return allocator.reserved_bytes
+
+
+def _scale(whole: Point, other: Point, share: float) -> list[int] | None:
+    """Return the sizes of the blocks of a trace at a micro-batch that is so far on the way to that of the other trace.
+
+    Steps are compared with the last one of the other trace. A block that has none like it, as the state that an
+    optimizer makes in the first step, is one that does not grow, unless all of its size do that are returned.
+    """
+    sizes, last_step = _list_sizes(whole), _list_sizes(other)[other.trace_marks[-2] : other.trace_marks[-1]]
+    grown: dict[int, int] = {}
+    for begin, end in zip(whole.trace_marks, whole.trace_marks[1:], strict=False):
+        for place, found in _align(sizes[begin:end], last_step, _batch_of(other) / _batch_of(whole)):
+            grown[begin + place] = last_step[found]
+    place = whole.trace_marks[-2]
+    found_units = sum(size for number, size in enumerate(sizes[place:], place) if number in grown)
+    if found_units < LEAST_FOUND * sum(sizes[place : whole.trace_marks[-1]]):
+        return None
+    by_size: dict[int, set[int]] = defaultdict(set)
+    for number, size in grown.items():
+        by_size[sizes[number]].add(size)
+    returned = {-event - 1 for event in whole.trace_events if event < 0}
+    for number in range(whole.trace_marks[0], len(sizes)):
+        alike = by_size.get(sizes[number], set())
+        if number not in grown and number in returned and len(alike) == 1:
+            grown[number] = next(iter(alike))
+    return [round(size + (grown.get(number, size) - size) * share) for number, size in enumerate(sizes)]
+
+
+def _align(first: Sequence[int], second: Sequence[int], ratio: float) -> list[tuple[int, int]]:
+    """Return the places of two steps that have the same block, where one or the other may have some more.
+
+    `ratio`: how many times as many samples the second has.
+    """
+    found: list[tuple[int, int]] = []
+
+    def agree(at: int, other_at: int, count: int) -> bool:
+        if at + count > len(first) or other_at + count > len(second):
+            return False
+        return all(_may_be_same(first[at + step], second[other_at + step], ratio) for step in range(count))
+
+    def count_needed(way: tuple[int, int]) -> int:
+        return AGREE_NEARBY if sum(way) <= NEARBY else AGREE
+
+    at = other_at = 0
+    while at < len(first) and other_at < len(second):
+        if agree(at, other_at, 1):
+            found.append((at, other_at))
+            at, other_at = at + 1, other_at + 1
+            continue
+        ways = ((more, ahead - more) for ahead in range(1, LOOK_AHEAD) for more in range(ahead + 1))
+        alike = (way for way in ways if agree(at + way[0], other_at + way[1], count_needed(way)))
+        step = next(alike, (1, 1))
+        at, other_at = at + step[0], other_at + step[1]
+    return found
+
+
+def _may_be_same(size: int, other: int, ratio: float) -> bool:
+    """Whether blocks may be of the same tensor: with more samples it takes as much, or more, but for a rounding."""
+    if ratio < 1:
+        size, other, ratio = other, size, 1 / ratio
+    return size <= other <= ratio * size + ROUNDING
