@@ -6,12 +6,13 @@ invalid content.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,8 +150,9 @@ def lay_out(
     make_attempt_folder(folder, group)
     mode = 0o600 if group is None else 0o640
     # The shim locks it through a read-only descriptor: only the daemon can replace the file.
-    lock = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    os.close(os.open(folder.with_name(names.LOCK), lock, mode))
+    lock = folder.with_name(names.LOCK)
+    _make_way(lock, stat.S_ISREG)  # a pipe is opened once somebody writes to it
+    os.close(os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
     if remedies:
         note = {"version": 1, "settings": dict(remedies)}
         write_atomically(folder / names.REMEDIES, json.dumps(note) + "\n", mode)
@@ -171,6 +173,8 @@ def link_code(folder: Path, code: Code) -> None:
 
 def _replace_link(link: Path, to: Path) -> None:
     draft = link.with_name(f"{link.name}.tmp")
+    for place in (draft, link):
+        _make_way(place, lambda mode: not stat.S_ISDIR(mode))
     draft.unlink(missing_ok=True)
     draft.symlink_to(to)
     draft.replace(link)
@@ -242,8 +246,15 @@ def _set_rights(folder: Path, mode: int, group: int | None) -> None:
         os.close(at)
 
 
+def _make_way(path: Path, is_right: Callable[[int], bool]) -> None:
+    """Rename what is in the place of a file of the daemon's, unless it is `is_right` by its mode."""
+    with contextlib.suppress(FileNotFoundError):
+        if not is_right(path.lstat().st_mode):
+            _move_aside(path)
+
+
 def _move_aside(folder: Path) -> None:
-    """Rename a file or folder that is in the place of the daemon's folder."""
+    """Rename a file or folder that is in the place of the daemon's file or folder."""
     for number in range(1, ASIDE_LIMIT):
         aside = folder.with_name(f"{folder.name}.found-{number}")
         if not os.path.lexists(aside):

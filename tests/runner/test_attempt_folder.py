@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -61,6 +63,32 @@ def test_current_points_at_the_newest_attempt_and_older_ones_stay(tmp_path: Path
         "code": str(INSTALLED.root),
     }
     assert (second / names.CODE).readlink() == INSTALLED.root
+
+
+@pytest.mark.parametrize(
+    ("name", "replace"),
+    [
+        (names.LOCK, lambda path: path.symlink_to("/nowhere")),
+        (names.LOCK, lambda path: path.symlink_to(path)),
+        (names.LOCK, os.mkfifo),
+        (names.LOCK, Path.mkdir),
+        (names.CURRENT, Path.mkdir),
+        (f"{names.CURRENT}.tmp", Path.mkdir),
+    ],
+    ids=["lock: link to nothing", "link to itself", "pipe", "folder", "current: folder", "its draft: folder"],
+)
+def test_what_is_of_another_kind_in_the_place_of_a_file_of_the_daemons_is_moved_and_stops_no_launch(
+    tmp_path: Path, name: str, replace: Callable[[Path], object]
+) -> None:
+    make(tmp_path, 1)
+    place = tmp_path / "jobs" / "yolo" / name
+    place.unlink(missing_ok=True)
+    replace(place)
+    kind = stat.S_IFMT(place.lstat().st_mode)
+    second = make(tmp_path, 2)
+    assert (tmp_path / "jobs" / "yolo" / names.CURRENT).resolve() == second
+    assert stat.S_ISREG((tmp_path / "jobs" / "yolo" / names.LOCK).lstat().st_mode)
+    assert stat.S_IFMT(place.with_name(f"{name}.found-1").lstat().st_mode) == kind
 
 
 def test_a_disk_that_works_is_left_as_it_is_and_a_folder_that_is_not_there_is_no_failing_disk(tmp_path: Path) -> None:
