@@ -227,8 +227,10 @@ class Cuda:
     def note(self, action, address, size=0):
         if self.recording:
             self.entries.append({"action": action, "addr": address, "size": size})
-def start(wanted=True):
+def start(wanted=True, has=None):
     cuda = Cuda()
+    if has is not None:  # an older torch: it has no such function, or one of other arguments
+        cuda.memory = SimpleNamespace(**{name: lambda enabled: None for name in has})
     trace = Trace(SimpleNamespace(cuda=cuda))
     trace.install()
     trace.begin(wanted=wanted)
@@ -266,11 +268,18 @@ for _ in range(MOST_EVENTS // 2 + 1):
     cuda.take(7, 512)
     cuda.give_back(7)
 print(trace.describe())
+cuda, trace = start(has=())
+trace.mark()
+print(trace.describe(), cuda.ready)
+cuda, trace = start(has=("_record_memory_history",))
+print(trace.describe(), cuda.ready)
 """
     assert run(TRACED + program) == (
         0,
         "{'events': [2, 2, -2, 1, -1], 'marks': [1, 2, 3], 'whole': True}\n"
         "{'events': [4, -1], 'marks': [0, 1], 'whole': False}\n"
         "None None\n"
-        "None\n",
+        "None\n"
+        "None True\n"
+        "None True\n",
     )

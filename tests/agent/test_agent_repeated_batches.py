@@ -39,6 +39,7 @@ SCENES = {
         """
 batch = draw(4)
 repeats = follow(batch)
+batch["kind"].clear()
 first = repeats.take(loader, 4)
 first["kind"].pop()
 second = repeats.take(loader, 4)

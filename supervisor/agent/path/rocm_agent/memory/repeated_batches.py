@@ -45,7 +45,8 @@ class Repeats:
             return
         is_first_of_workers = self._newest is None and getattr(iterator, "_num_workers", 0)
         self._waited_s += 0.0 if is_first_of_workers else waited_s
-        self._newest = (weakref.ref(iterator), batch, samples, [tensor._version for tensor in self._tensors_in(batch)])
+        versions = [tensor._version for tensor in self._tensors_in(batch)]
+        self._newest = (weakref.ref(iterator), _copy(batch), samples, versions)
 
     def take(self, iterator: Any, samples: Optional[int]) -> Any:
         """Return a batch in place of the next one of an iterator, None where that is to be drawn."""

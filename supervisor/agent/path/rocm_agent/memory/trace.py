@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any, Dict, List, Optional
 
+from rocm_agent.fence import fenced
+
 BLOCK_BYTES = 512
 """Sizes are given in units of it, of which the allocator hands out whole ones."""
 MOST_EVENTS = 120_000
@@ -54,8 +56,8 @@ class Trace:
         def lazy_init() -> Any:
             result = original()
             if self._is_wanted and not self._is_recording:
-                self._is_whole = True
-                self._record()
+                fenced(self._record)()
+                self._is_whole = self._is_recording
             return result
 
         cuda._lazy_init = lazy_init
@@ -107,6 +109,8 @@ class Trace:
         return {"events": events, "marks": self._marks, "whole": self._is_whole}
 
     def _record(self) -> None:
+        if not hasattr(self._torch.cuda.memory, "_record_memory_history"):  # before torch 2
+            return
         self._before = self._count_taken()
         self._torch.cuda.memory._record_memory_history(
             enabled="all", context=None, stacks="python", max_entries=4 * MOST_EVENTS
