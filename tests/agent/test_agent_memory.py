@@ -283,3 +283,41 @@ print(trace.describe(), cuda.ready)
         "None True\n"
         "None True\n",
     )
+
+
+COUNTED = """
+import torch
+from rocm_agent.memory.account import Account
+from rocm_agent.memory.trace import CountedTrace
+trace = CountedTrace()
+trace.begin(wanted=True)
+print(trace.describe())
+account = Account()
+trace.follow(account)
+with account:
+    weight = torch.zeros(256)
+    trace.mark_first()
+    trace.begin(wanted=True)  # after a look
+    passing = torch.zeros(100)
+    trace.mark()
+    del passing
+    kept = torch.zeros(1000)
+    trace.mark()
+    print(trace.describe())
+    trace.begin(wanted=True)
+    trace.mark_first()
+    del kept
+    later = torch.zeros(10)
+    trace.mark()
+    del later
+print(trace.describe())
+"""
+
+
+def test_an_account_of_tensors_is_a_trace_too(run: Callable[..., Finished]) -> None:
+    assert run(COUNTED) == (
+        0,
+        "None\n"
+        "{'events': [2, 1, -2, 8], 'marks': [1, 2, 3], 'whole': True}\n"
+        "{'events': [1, -1], 'marks': [0, 1], 'whole': False}\n",
+    )

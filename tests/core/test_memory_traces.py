@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.memory.allocator import MIB, UNIT_BYTES, Allocator
-from supervisor.core.memory.estimate import estimate
+from supervisor.core.memory.estimate import WORKSPACE_BYTES, estimate
 from supervisor.core.memory.points import Point, read_trace
 from supervisor.core.memory.traces import predict_reserved
 
@@ -195,6 +195,16 @@ def test_an_estimate_has_the_slack_that_the_traces_come_to() -> None:
     assert estimate(points, 16, None).bytes == predict_reserved(points, 16)
     assert estimate(points, 8, None) == estimate(without, 8, None), "what was probed is what it was"
     assert estimate(without, 16, None).bytes != predict_reserved(points, 16)
+
+
+def test_without_a_gpu_the_slack_follows_from_the_traces_of_tensors_too() -> None:
+    points = [
+        replace(Training().probe(batch, whole=True), device="cpu", reserved_bytes=None, other_bytes=None)
+        for batch in (4, 8)
+    ]
+    for batch in (8, 16):
+        found = estimate(points, batch, None)
+        assert found.bytes - found.parts.other == pytest.approx(Training().reserve(batch) + WORKSPACE_BYTES, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -145,8 +145,8 @@ def estimate(points: Sequence[Point], batch: int | None, card_bytes: int | None)
         raise ValueError("only one micro-batch was probed: what another takes cannot be reckoned")
     graph = probed.graph_bytes if probed is not None else _at(line, batch)
     parts = _split(base, graph, more=0.0 if probed is not None else _count_more(base, batch))
-    if probed is None and batch is not None:
-        parts = _replace_slack(parts, predict_reserved(ordered, batch))
+    if batch is not None and (probed is None or base.device == "cpu"):
+        parts = _replace_slack(parts, predict_reserved(ordered, batch), WORKSPACE_BYTES if base.device == "cpu" else 0)
     bounds = _bounds(base, probed=probed is not None)
     card = card_bytes if card_bytes is not None else base.card_bytes
     low, high = round(parts.total * (1 - bounds.below)), round(parts.total * (1 + bounds.above))
@@ -325,10 +325,10 @@ def _split(base: Point, graph: int, *, more: float) -> Parts:
     )
 
 
-def _replace_slack(parts: Parts, reserved_bytes: int | None) -> Parts:
+def _replace_slack(parts: Parts, reserved_bytes: int | None, workspace_bytes: int) -> Parts:
     """Return the parts with what the allocator was reckoned to hold, where that is as much as its tensors take."""
     held = None if reserved_bytes is None else reserved_bytes - (parts.total - parts.slack - parts.other)
-    return parts if held is None or held < 0 else replace(parts, slack=held)
+    return parts if held is None or held < 0 else replace(parts, slack=held + workspace_bytes)
 
 
 def _bounds(base: Point, *, probed: bool) -> Bounds:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -46,6 +46,10 @@ class Account(TorchDispatchMode):
         self.forward_peak_bytes = 0
         self.paused = False
         """While a loader works in this process: data sets lie in host memory."""
+        self.events: List[int] = []
+        """Blocks in units of `BLOCK_BYTES` in their order, and less than zero those freed, by their number from 1."""
+        self.taken = 0
+        """How many blocks there were so far."""
         self._known: Dict[int, Any] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -66,7 +70,10 @@ class Account(TorchDispatchMode):
         key = storage._cdata
         if not size or key in self._known:
             return
-        self._known[key] = weakref.ref(storage, lambda _: self._forget(key, size))
+        self.taken += 1
+        number = self.taken
+        self.events.append(size // BLOCK_BYTES)
+        self._known[key] = weakref.ref(storage, lambda _: self._forget(key, size, number))
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         if torch._C._current_graph_task_id() == NO_BACKWARD:
@@ -88,6 +95,7 @@ class Account(TorchDispatchMode):
         self.peak_bytes = self.live_bytes
         self.forward_peak_bytes = self.backward_peak_bytes = 0
 
-    def _forget(self, key: int, size: int) -> None:
+    def _forget(self, key: int, size: int, number: int) -> None:
         self._known.pop(key, None)
+        self.events.append(-number)
         self.live_bytes -= size

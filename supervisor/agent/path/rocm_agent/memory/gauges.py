@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any, Callable, Dict, Optional
 
-from .trace import NoTrace, Trace
+from .trace import CountedTrace, Trace
 
 OLDEST_FOR_ACCOUNT = (2, 1)
 """Before torch 2.1 a storage has no lasting object, so that its end cannot be seen."""
@@ -104,7 +104,7 @@ class CpuGauge:
         self._needs_values = needs_values
         self.computes = False
         """Whether all is computed; else large tensors have no values: `needs_values` is called where some are read."""
-        self.trace: Any = NoTrace()
+        self.trace: Any = CountedTrace()
         self._account: Optional[Any] = None
         self._shapes: Optional[Any] = None
 
@@ -123,6 +123,7 @@ class CpuGauge:
 
             self._shapes = ShapesOnly(self._needs_values)
         self._account = Account(self._shapes)
+        self.trace.follow(self._account)
         self._account.add_modules()
         AsOnGpu(self._shapes).install()
         self._account.__enter__()

@@ -16,20 +16,46 @@ MOST_EVENTS = 120_000
 """A training with more has no trace: a report is bounded."""
 
 
-class NoTrace:
-    """Where there is no GPU."""
+class CountedTrace:
+    """What an account of tensors has seen in this process, or since the last request that made steps."""
+
+    def __init__(self) -> None:
+        self._account: Any = None
+        self._is_whole = True
+        self._first_event = 0
+        self._before = 0
+        """Blocks that were taken before it."""
+        self._marks: List[int] = []
+
+    def follow(self, account: Any) -> None:
+        """Begin with an account."""
+        self._account = account
 
     def begin(self, *, wanted: bool) -> None:
-        """Nothing is recorded."""
+        """Begin with a request, whether a trace is wanted or not: the account is kept for its sums in any case."""
+        if self._account is not None and len(self._marks) > 1:
+            self._first_event, self._before = len(self._account.events), self._account.taken
+            self._is_whole, self._marks = False, []
 
     def mark_first(self) -> None:
-        """As above."""
+        """Note that a batch was drawn before which no step was made; of several it is the last that counts."""
+        self._marks = []
+        self.mark()
 
     def mark(self) -> None:
-        """As above."""
+        """Note that a step was made."""
+        if self._account is not None:
+            self._marks.append(self._account.taken - self._before)
 
-    def describe(self) -> None:
-        """Return that there is no trace."""
+    def describe(self) -> Optional[Dict[str, Any]]:
+        """Return blocks as `Trace` does."""
+        if self._account is None:
+            return None
+        found = self._account.events[self._first_event :]
+        events = [event if event > 0 else event + self._before for event in found if event > 0 or -event > self._before]
+        if len(events) > MOST_EVENTS:
+            return None
+        return {"events": events, "marks": self._marks, "whole": self._is_whole}
 
 
 class Trace:
