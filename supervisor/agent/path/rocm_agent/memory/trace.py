@@ -89,15 +89,15 @@ class Trace:
         cuda._lazy_init = lazy_init
 
     def begin(self, *, wanted: bool) -> None:
-        """Begin with a request; what was recorded for an earlier one is forgotten, but for a look's."""
+        """Begin with a request; what was recorded for an earlier one is left out, but for a look's.
+
+        Recording goes on: to end it, torch loads for seconds what it would write down stacks with.
+        """
         self._is_wanted = wanted
-        if self._is_recording and (not wanted or len(self._marks) > 1):
-            self._torch.cuda.memory._record_memory_history(enabled=None)
-            self._is_recording = self._is_whole = False
-        if not self._is_recording:
-            self._marks = []
-            if wanted and self._torch.cuda.is_initialized():
-                self._record()
+        if self._is_recording and len(self._marks) > 1:
+            self._before, self._marks, self._is_whole = self._count_taken(), [], False
+        elif wanted and not self._is_recording and self._torch.cuda.is_initialized():
+            self._record()
 
     def mark_first(self) -> None:
         """Note that a batch was drawn before which no step was made; of several it is the last that counts."""
@@ -111,7 +111,7 @@ class Trace:
 
     def describe(self) -> Optional[Dict[str, Any]]:
         """Return blocks in units, and less than zero what was returned, by its number from 1 on; None: no trace."""
-        if not self._is_recording:
+        if not self._is_recording or not self._is_wanted:
             return None
         entries = self._torch.cuda.memory._snapshot()["device_traces"][self._torch.cuda.current_device()]
         earlier = sum(entry["action"] == "alloc" for entry in entries) - self._count_taken() + self._before
