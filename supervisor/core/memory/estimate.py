@@ -51,6 +51,8 @@ peak differed by 0.1 % with it and without in a ConvNeXt, by 0.8 % at most in a 
 WITHOUT_CUDNN_ATTENTION = 0.002
 """The same where it was left out of attention: tensors at their peak were the same in a GPT-2, a BERT, a Qwen3
 and a ViT, to the byte, and differed by 0.03 % at most in a T5."""
+LEAST_RESERVED = 0.97
+"""Of the bytes of tensors by the line: what an allocator is reckoned to hold may differ from it by that."""
 LOGITS_COLUMNS = 16_384
 LOGITS_SHARE = 0.2
 """An output with so many columns that takes this share of the activations is named as what limits."""
@@ -326,9 +328,11 @@ def _split(base: Point, graph: int, *, more: float) -> Parts:
 
 
 def _replace_slack(parts: Parts, reserved_bytes: int | None, workspace_bytes: int) -> Parts:
-    """Return the parts with what the allocator was reckoned to hold, where that is as much as its tensors take."""
-    held = None if reserved_bytes is None else reserved_bytes - (parts.total - parts.slack - parts.other)
-    return parts if held is None or held < 0 else replace(parts, slack=held + workspace_bytes)
+    """Return the parts with what the allocator was reckoned to hold, unless that is clearly less than its tensors."""
+    taken = parts.total - parts.slack - parts.other
+    if reserved_bytes is None or reserved_bytes < LEAST_RESERVED * taken:
+        return parts
+    return replace(parts, slack=max(0, reserved_bytes - taken) + workspace_bytes)
 
 
 def _bounds(base: Point, *, probed: bool) -> Bounds:

@@ -36,7 +36,7 @@ class Pair:
 
 def predict_reserved(points: Sequence[Point], batch: int) -> int | None:
     """Return the bytes that the allocator would hold at a micro-batch; None where that cannot be reckoned by traces."""
-    pair = _choose(points)
+    pair = _choose(points, batch)
     if pair is None:
         return None
     whole, other = pair.whole, pair.other
@@ -53,10 +53,11 @@ def _is_believed(whole: Point) -> bool:
     return bool(whole.reserved_bytes) and abs(simulated / (whole.reserved_bytes or 1) - 1) <= ALLOWED_ERROR
 
 
-def _choose(points: Sequence[Point]) -> Pair | None:
-    """Return the largest point with a whole trace, and the largest other one."""
+def _choose(points: Sequence[Point], batch: int) -> Pair | None:
+    """Return the point at a micro-batch with a whole trace, or the largest with one, and the largest other one."""
     traced = sorted((point for point in points if point.batch and len(point.trace_marks) > 2), key=_batch_of)
-    whole = next((point for point in reversed(traced) if point.trace_is_whole), None)
+    wholes = sorted((point for point in traced if point.trace_is_whole), key=lambda point: point.batch == batch)
+    whole = wholes[-1] if wholes else None
     other = next((point for point in reversed(traced) if whole is not None and point.batch != whole.batch), None)
     return None if whole is None or other is None else Pair(whole, other)
 
