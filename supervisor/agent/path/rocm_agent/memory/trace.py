@@ -91,7 +91,7 @@ class Trace:
     def begin(self, *, wanted: bool) -> None:
         """Begin with a request; what was recorded for an earlier one is left out, but for a look's.
 
-        Recording goes on: to end it, torch loads for seconds what it would write down stacks with.
+        Recording goes on: where it was ended for each request, the next steps of a T5 took 8 s on an H200.
         """
         self._is_wanted = wanted
         if self._is_recording and len(self._marks) > 1:
