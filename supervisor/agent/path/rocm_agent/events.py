@@ -7,6 +7,7 @@ waited for, as by whatever the training prints into its output.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from _json import encode_basestring_ascii as _quoted  # the json package costs milliseconds at every interpreter's start
 
@@ -62,8 +63,10 @@ def write(event: str, **fields: object) -> None:
             _unwritten, _unwritten_in = [], facts["pid"]
         # Taken first: another thread that writes meanwhile does not write them as well.
         lines, _unwritten = [*_unwritten[1 - UNWRITTEN_LINES :], line], []
-        if not (_append(b"".join(lines)) or _append(b"".join(lines))):
-            _unwritten = [*lines, *_unwritten]
+        if not _append(b"".join(lines)):
+            _clear_place()
+            if not _append(b"".join(lines)):
+                _unwritten = [*lines, *_unwritten]
     except Exception:
         pass
 
@@ -79,6 +82,18 @@ def read(limit_bytes: int) -> List[bytes]:
     finally:
         os.close(file)
     return text.split(b"\n")[1 if begin else 0 : -1]
+
+
+def _clear_place() -> None:
+    """Remove a link, a pipe or an empty folder in the place of the file: what is reported would be lost by it."""
+    try:
+        mode = os.lstat(_path).st_mode
+        if stat.S_ISLNK(mode) or stat.S_ISFIFO(mode):
+            os.unlink(_path)
+        elif stat.S_ISDIR(mode):
+            os.rmdir(_path)
+    except OSError:
+        pass  # most often there is none
 
 
 def _append(lines: bytes) -> bool:
