@@ -151,7 +151,7 @@ def lay_out(
     mode = 0o600 if group is None else 0o640
     # The shim locks it through a read-only descriptor: only the daemon can replace the file.
     lock = folder.with_name(names.LOCK)
-    _make_way(lock, stat.S_ISREG)  # a pipe is opened once somebody writes to it
+    _make_way(lock, stat.S_ISREG)  # opening a pipe waits for its writer
     os.close(os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
     if remedies:
         note = {"version": 1, "settings": dict(remedies)}

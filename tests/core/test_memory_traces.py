@@ -207,6 +207,18 @@ def test_without_a_gpu_the_slack_follows_from_the_traces_of_tensors_too() -> Non
         assert found.bytes - found.parts.other == pytest.approx(Training().reserve(batch) + WORKSPACE_BYTES, rel=0.05)
 
 
+def test_without_a_gpu_more_is_held_between_wide_logits_than_the_traces_come_to() -> None:
+    plain = [
+        replace(Training().probe(batch, whole=True), device="cpu", reserved_bytes=None, other_bytes=None)
+        for batch in (4, 8)
+    ]
+    wide = [
+        replace(point, largest_output_columns=32_000, largest_output_single_bytes=2 * point.graph_bytes)
+        for point in plain
+    ]
+    assert estimate(wide, 16, None).parts.slack > estimate(plain, 16, None).parts.slack
+
+
 @pytest.mark.parametrize(
     "report",
     [
