@@ -43,7 +43,7 @@ def test_a_night_with_three_wounds_ends_with_a_finished_training(train_python: P
     bare = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ROCM_SUPERVISOR_"))}
     last = next(tmp_path.glob("runs/**/last.pt"))
     done = subprocess.run(
-        [str(train_python), "-c", LOADS, str(last)], capture_output=True, text=True, timeout=120, check=False, env=bare
+        [str(train_python), "-c", LOADS, str(last)], capture_output=True, text=True, timeout=600, check=False, env=bare
     )
     assert done.returncode == 0, done.stderr
     assert sys.executable != str(train_python)
