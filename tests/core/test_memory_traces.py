@@ -30,25 +30,28 @@ def hold(*sizes: int, returned: Sequence[int] = (), then: Sequence[int] = ()) ->
 
 
 @pytest.mark.parametrize(
-    ("held", "reserved"),
+    ("sizes", "reserved"),
     [
-        (hold(1), 2 * MIB),
-        (hold(MIB, MIB), 2 * MIB),
-        (hold(MIB, MIB, 1), 4 * MIB),
-        (hold(MIB + 1), 20 * MIB),
-        (hold(9 * MIB, 9 * MIB), 20 * MIB),
-        (hold(9 * MIB, 9 * MIB, 3 * MIB), 40 * MIB),
-        (hold(10 * MIB), 10 * MIB),
-        (hold(11 * MIB), 12 * MIB),
+        ((1,), 2 * MIB),
+        ((MIB, MIB), 2 * MIB),
+        ((MIB, MIB - UNIT_BYTES, UNIT_BYTES), 2 * MIB),
+        ((MIB, MIB, 1), 4 * MIB),
+        ((MIB + 1,), 20 * MIB),
+        ((9 * MIB, 9 * MIB), 20 * MIB),
+        ((9 * MIB, 9 * MIB, 3 * MIB), 40 * MIB),
+        ((10 * MIB,), 10 * MIB),
+        ((11 * MIB,), 12 * MIB),
     ],
-    ids=lambda value: f"{value / MIB:g}",
+    ids=str,
 )
-def test_a_segment_is_as_large_as_torch_makes_it(held: int, reserved: int) -> None:
-    assert held == reserved
+def test_a_segment_is_as_large_as_torch_makes_it(sizes: tuple[int, ...], reserved: int) -> None:
+    assert hold(*sizes) == reserved
 
 
 def test_free_neighbours_are_joined_and_segments_are_not() -> None:
     assert hold(6 * MIB, 6 * MIB, returned=(0, 1), then=(12 * MIB,)) == 20 * MIB
+    assert hold(6 * MIB, 6 * MIB, returned=(0, 1), then=(18 * MIB,)) == 20 * MIB, "with the one before and the rest"
+    assert hold(6 * MIB, 6 * MIB, returned=(1, 0), then=(18 * MIB,)) == 20 * MIB, "with the one after"
     assert hold(6 * MIB, 6 * MIB, 6 * MIB, returned=(0, 2), then=(12 * MIB,)) == (20 + 12) * MIB
     assert hold(16 * MIB, 16 * MIB, returned=(0, 1), then=(32 * MIB,)) == (16 + 16 + 32) * MIB
 
