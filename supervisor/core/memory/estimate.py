@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from supervisor.core.memory.allocator import MIB
 from supervisor.core.memory.points import Point
-from supervisor.core.memory.traces import predict_reserved
+from supervisor.core.memory.traces import PASS_WORKSPACE_BYTES, predict_reserved
 
-MIB = 1 << 20
 SLACK = 0.11
 """What an allocator holds beyond the tensors at their peak, as a share of them, where none was measured: the median of
 what networks took on an H200, 8 to 23 %."""
@@ -31,7 +31,7 @@ on an H200 0.8 to 2.1 in 17 trainings of language models. A LoRA of 1.8 held two
 GAPS = 0.075
 """What of it stays when memory is short: an allocator then returns and joins what it holds in vain. On an H200 they
 ran until tensors took 94 to 99 % of the memory allowed."""
-WORKSPACE_BYTES = 64 * MIB
+WORKSPACE_BYTES = 2 * PASS_WORKSPACE_BYTES
 """Of libraries inside the allocator, where no GPU was measured. On an H200 cuBLAS holds 32 MiB for the thread of the
 forward pass and as much for that of the backward pass: in 26 trainings tensors took 67 to 235 MB more than counted."""
 CONTEXT_BYTES = 560 * MIB

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from supervisor.core.memory.allocator import UNIT_BYTES, Allocator
+from supervisor.core.memory.allocator import MIB, UNIT_BYTES, Allocator
 from supervisor.core.memory.points import Point
 
-WORKSPACE_UNITS = (32 << 20) // UNIT_BYTES
+PASS_WORKSPACE_BYTES = 32 * MIB
 """What cuBLAS takes on an H200 for each of the two threads that compute a forward and a backward pass."""
 LOOK_AHEAD = 40
 """Blocks that one of two traces may have more than the other at a place: an algorithm's workspace, a new state."""
@@ -28,23 +28,15 @@ ALLOWED_ERROR = 0.03
 """A simulation is believed where it comes to what was reserved in the probe itself, but for this share."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A point whose trace begins with its process, and one at another micro-batch."""
-
-    whole: Point
-    other: Point
-
-
 def predict_reserved(points: Sequence[Point], batch: int) -> int | None:
     """Return the bytes that the allocator would hold at a micro-batch; None where that cannot be reckoned by traces."""
     pair = _choose(points, batch)
     if pair is None:
         return None
-    whole, other = pair.whole, pair.other
+    whole, other = pair
     if whole.device == "cpu":
         whole, other = _hold_workspaces(whole), _hold_workspaces(other)
-    if whole.device != "cpu" and not _is_believed(whole):
+    elif not _is_believed(whole):
         return None
     share = (batch - _batch_of(whole)) / (_batch_of(other) - _batch_of(whole))
     sizes = _scale(whole, other, share)
@@ -57,13 +49,13 @@ def _is_believed(whole: Point) -> bool:
     return bool(whole.reserved_bytes) and abs(simulated / (whole.reserved_bytes or 1) - 1) <= ALLOWED_ERROR
 
 
-def _choose(points: Sequence[Point], batch: int) -> Pair | None:
+def _choose(points: Sequence[Point], batch: int) -> tuple[Point, Point] | None:
     """Return the point at a micro-batch with a whole trace, or the largest with one, and the largest other one."""
     traced = sorted((point for point in points if point.batch and len(point.trace_marks) > 2), key=_batch_of)
     wholes = sorted((point for point in traced if point.trace_is_whole), key=lambda point: point.batch == batch)
     whole = wholes[-1] if wholes else None
     other = next((point for point in reversed(traced) if whole is not None and point.batch != whole.batch), None)
-    return None if whole is None or other is None else Pair(whole, other)
+    return None if whole is None or other is None else (whole, other)
 
 
 def _hold_workspaces(point: Point) -> Point:
@@ -82,7 +74,7 @@ def _hold_workspaces(point: Point) -> Point:
         events.append(event)
         numbers.append(len(numbers) + 1 + added)
         if len(numbers) == point.trace_marks[0] + 1 or place == peak:
-            events.append(WORKSPACE_UNITS)
+            events.append(PASS_WORKSPACE_BYTES // UNIT_BYTES)
             added += 1
     marks = [mark if mark < 1 else numbers[mark - 1] for mark in point.trace_marks]
     return replace(point, trace_events=events, trace_marks=marks)

@@ -204,10 +204,12 @@ class Stall:
         Where a tune has just switched settings, kernels may be searched for in any stage.
         """
         cap_s = self._cap_s(history.stage)
-        if cap_s is not None and history.switching:
+        if cap_s is None:
+            return None
+        if history.switching:
             return max(cap_s, self.compile_limit_s)
-        if cap_s is None or stopped_s(history) < self.limit_s:
-            return None if cap_s is None else lengthen_limit_s(history, cap_s, self.validate_limit_s)
+        if stopped_s(history) < self.limit_s:
+            return lengthen_limit_s(history, cap_s, self.validate_limit_s)
         return min(cap_s, self.limit_s)
 
     def _whole_job_rests(self, history: History) -> bool:

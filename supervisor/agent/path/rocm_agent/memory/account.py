@@ -13,8 +13,8 @@ from typing import Any, Dict, Iterator, List, Optional
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-BLOCK_BYTES = 512
-"""CUDA's and HIP's allocator hands out multiples of this."""
+from .trace import BLOCK_BYTES
+
 DEPTH_LIMIT = 4
 NO_BACKWARD = -1
 """The number of autograd's task where none is under way."""

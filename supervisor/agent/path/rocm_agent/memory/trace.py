@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional
 from rocm_agent.fence import fenced
 
 BLOCK_BYTES = 512
-"""Sizes are given in units of it, of which the allocator hands out whole ones."""
+"""CUDA's and HIP's allocator hands out multiples of this, in units of which sizes are given."""
 MOST_EVENTS = 120_000
 """A training with more has no trace: a report is bounded."""
 
