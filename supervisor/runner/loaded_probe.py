@@ -59,6 +59,8 @@ class LoadedProbe:
         self._why_computed = ""
         self._repeats = False
         """Whether a step may have the batch of an earlier one: the batches of the training were seen to be alike."""
+        self._composes = False
+        """Whether a batch may be put together from samples of earlier ones: they were seen to differ."""
         self.why_alone = ""
         """Why each probe has a process of its own; empty: it has not."""
 
@@ -167,7 +169,7 @@ class LoadedProbe:
             return self._load(what_if)
         folder = self._folder()
         self._number += 1
-        changed = replace(what_if, repeats=self._repeats)
+        changed = replace(what_if, repeats=self._repeats, composes=self._composes)
         request = memory_probe.describe_request(changed, folder / (REPORT % self._number))
         content = json.dumps({**request, "fresh": fresh})
         write_atomically(folder / (REQUEST % self._number), content, 0o600)
@@ -211,9 +213,14 @@ class LoadedProbe:
             forked = untrusted_files.exists(folder, FORKED)
             result = replace(result, way="forked" if forked else "alone", why_alone="")
             self.end()
+        self._learn_shapes(result)
+        return result
+
+    def _learn_shapes(self, result: Result) -> None:
+        """Have further batches be spared where they take long: of a CPU tensors are counted as they are drawn."""
         if result.alike is not None:
             self._repeats = result.on_gpu and result.alike
-        return result
+            self._composes = result.on_gpu and not result.alike
 
     def _folder(self) -> Path:
         assert self._scratch is not None

@@ -84,6 +84,8 @@ class WhatIf:
     """Whether the blocks of the allocator are recorded, of a probe that is no proof."""
     repeats: bool = False
     """Whether a step may have the batch of an earlier one, where another would take long to draw."""
+    composes: bool = False
+    """Whether a batch may be put together from samples that were drawn before, where drawing takes long."""
     steps: int = 2
     room_bytes: int | None = None
     """What the allocator of a GPU may hold; None: all that is free."""
@@ -193,6 +195,7 @@ def describe_request(what_if: WhatIf, report: Path) -> dict[str, object]:
         "forgets": what_if.forgets,
         "computes": what_if.computes,
         "repeats": what_if.repeats,
+        "composes": what_if.composes,
         "traces": what_if.traces,
     }
 

@@ -12,17 +12,22 @@ from torch.nn import functional
 
 CLASSES = 1000
 SEQUENCE = 512
+MOST_TARGETS = 30
 
 
 def build(name):
     """Return a network, a function from a batch size to a batch, and one from network and batch to a loss.
 
-    A name that ends in `:last` is a network's whose weights have their channels last.
+    A name that ends in `:last` is a network's whose weights have their channels last. One that ends in `:varied` is
+    that of pictures with different numbers of targets, each drawn by itself as a detection set gives it.
     """
     package, kind, *layout = name.split(":")
     found = {"tv": of_torchvision, "timm": of_timm, "hf": of_transformers, "yolo": of_ultralytics}[package](kind)
-    if layout:
+    if layout == ["last"]:
         found[0].to(memory_format=torch.channels_last)
+    if layout == ["varied"]:
+        torch.seed()
+        return found[0], lambda count: join_pictures([draw_picture() for _ in range(count)]), found[2]
     return found
 
 
@@ -104,6 +109,25 @@ def of_ultralytics(kind):
     return network, batch, lambda network, batch: network(batch)[0].sum()
 
 
+def draw_picture():
+    """Return a picture with 1 to 30 targets."""
+    targets = int(torch.randint(1, MOST_TARGETS + 1, ()))
+    return {
+        "img": torch.rand(3, 640, 640),
+        "cls": torch.zeros(targets, 1),
+        "bboxes": torch.rand(targets, 4) * 0.3 + 0.2,
+        "batch_idx": torch.zeros(targets),
+    }
+
+
+def join_pictures(drawn):
+    """Return a batch; a picture's targets have its number in the batch, written where they lie, as ultralytics does."""
+    for number, picture in enumerate(drawn):
+        picture["batch_idx"] += number
+    joined = {key: torch.cat([picture[key] for picture in drawn]) for key in ("cls", "bboxes", "batch_idx")}
+    return {"img": torch.stack([picture["img"] for picture in drawn]), **joined}
+
+
 NAMES = (
     "tv:resnet50", "tv:mobilenet_v3_large", "tv:convnext_tiny", "tv:deeplab", "timm:vit_base_patch16_224",
     "timm:efficientnet_b0", "timm:swin_tiny_patch4_window7_224", "hf:gpt2", "hf:bert", "hf:t5", "hf:qwen3",
@@ -122,6 +146,20 @@ class Batches(torch.utils.data.Dataset):
         return index
 
 
+class Pictures(Batches):
+    """Pictures of a detection set."""
+
+    def __getitem__(self, index):
+        return draw_picture()
+
+
+def load(name, count, batch):
+    """Return the loader of a network's batches."""
+    if name.endswith(":varied"):
+        return torch.utils.data.DataLoader(Pictures(), batch_size=count, collate_fn=join_pictures)
+    return torch.utils.data.DataLoader(Batches(), batch_size=count, collate_fn=lambda chosen: batch(len(chosen)))
+
+
 def move(drawn, device):
     if isinstance(drawn, dict):
         return {key: value.to(device) for key, value in drawn.items()}
@@ -136,8 +174,7 @@ def train(name, count, precision, steps, each=lambda number: None):
         parameter.requires_grad_()
     network.to(device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-5)
-    loader = torch.utils.data.DataLoader(Batches(), batch_size=count, collate_fn=lambda chosen: batch(len(chosen)))
-    for number, drawn in enumerate(loader):
+    for number, drawn in enumerate(load(name, count, batch)):
         if number == steps:
             break
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16"):

@@ -181,6 +181,27 @@ def test_a_proof_has_a_batch_again_where_batches_are_alike_and_another_takes_lon
     assert proof.output.count("collated: 99") == 2, "they took longer than a second"
 
 
+@pytest.mark.parametrize(
+    ("seen", "repeats", "composes"),
+    [
+        ([True], True, False),
+        ([False], False, True),
+        ([None], False, False),
+        ([False, None], False, True),
+        ([True, False], False, True),
+    ],
+)
+def test_batches_of_a_gpu_are_spared_by_whether_they_were_seen_to_be_alike(
+    tmp_path: Path, seen: list[bool | None], *, repeats: bool, composes: bool
+) -> None:
+    on_gpu, on_cpu = (LoadedProbe(Command(argv=["true"], cwd=str(tmp_path), env={})) for _ in range(2))
+    for alike in seen:
+        on_gpu._learn_shapes(Result(point=None, on_gpu=True, alike=alike))
+        on_cpu._learn_shapes(Result(point=None, on_gpu=False, alike=alike))
+    assert (on_gpu._repeats, on_gpu._composes) == (repeats, composes)
+    assert (on_cpu._repeats, on_cpu._composes) == (False, False)
+
+
 @pytest.mark.whole_torch(reason="what a probe imports of it")
 def test_a_command_is_loaded_with_what_it_uses_of_torch_and_one_that_fails_so_with_all_of_it(
     current_python: Path, tmp_path: Path

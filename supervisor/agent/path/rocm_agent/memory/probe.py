@@ -19,6 +19,7 @@ from rocm_agent.layout import ENV_MEMORY_PROBE
 from rocm_agent.loader import owner_of
 from rocm_agent.shapes import shape_of
 
+from .composed_batches import Compositions
 from .gauges import CpuGauge, GpuGauge, why_no_account
 from .repeated_batches import Repeats
 from .serving import Server, write_report
@@ -83,6 +84,7 @@ class Probe:
         self._outermost: Any = None
         self._samplers: Any = None
         self._repeats: Any = None
+        self._compositions: Any = None
         self._inside = False
         self._end_fills: Callable[[], None] = lambda: None
         self._asks_compiler = False
@@ -121,6 +123,7 @@ class Probe:
         self._gauge.computes = bool(wanted.get("computes"))
         self._outermost.begin(wanted)
         self._repeats.begin(allowed=bool(wanted.get("repeats")))
+        self._compositions.begin(allowed=bool(wanted.get("composes")))
         fenced(self._gauge.trace.begin)(wanted=bool(wanted.get("traces")))
         if wanted.get("forgets"):
             self._forget_steps()
@@ -165,7 +168,8 @@ class Probe:
         if problem is not None:
             self._report(problem)
         self._follow_compiler(torch)
-        self._repeats = Repeats(torch)
+        self._repeats, self._compositions = Repeats(torch), Compositions(torch)
+        self._compositions.install()
         self._samplers = Samplers(torch)
         self._samplers.install()
         self._change_batch()

@@ -45,8 +45,8 @@ class Repeats:
             return
         is_first_of_workers = self._newest is None and getattr(iterator, "_num_workers", 0)
         self._waited_s += 0.0 if is_first_of_workers else waited_s
-        versions = [tensor._version for tensor in self._tensors_in(batch)]
-        self._newest = (weakref.ref(iterator), _copy(batch), samples, versions)
+        versions = [tensor._version for tensor in tensors_in(self._torch, batch)]
+        self._newest = (weakref.ref(iterator), copy_lists(batch), samples, versions)
 
     def take(self, iterator: Any, samples: Optional[int]) -> Any:
         """Return a batch in place of the next one of an iterator, None where that is to be drawn."""
@@ -55,10 +55,10 @@ class Repeats:
         reference, batch, count, versions = self._newest
         if reference() is not iterator or samples not in (None, count):
             return None
-        if versions != [tensor._version for tensor in self._tensors_in(batch)]:  # a step has written to it
+        if versions != [tensor._version for tensor in tensors_in(self._torch, batch)]:  # a step has written to it
             self._newest = None
             return None
-        return _copy(batch)
+        return copy_lists(batch)
 
     def _describe(self, item: Any) -> Any:
         """Return what the memory of a step follows from, None where that is not known."""
@@ -78,18 +78,20 @@ class Repeats:
             return None if None in kinds else (kind, tuple(kinds))
         return None
 
-    def _tensors_in(self, item: Any) -> Iterator[Any]:
-        if type(item) is self._torch.Tensor:
-            yield item
-        elif type(item) in (list, tuple, dict):
-            for value in item.values() if type(item) is dict else item:
-                yield from self._tensors_in(value)
+
+def tensors_in(torch: Any, item: Any) -> Iterator[Any]:
+    """Yield the plain tensors of a batch or sample."""
+    if type(item) is torch.Tensor:
+        yield item
+    elif type(item) in (list, tuple, dict):
+        for value in item.values() if type(item) is dict else item:
+            yield from tensors_in(torch, value)
 
 
-def _copy(item: Any) -> Any:
+def copy_lists(item: Any) -> Any:
     """Return a batch whose lists and dictionaries are its own: a step may take out of them."""
     if type(item) is dict:
-        return {name: _copy(value) for name, value in item.items()}
+        return {name: copy_lists(value) for name, value in item.items()}
     if type(item) in (list, tuple):
-        return type(item)(_copy(value) for value in item)
+        return type(item)(copy_lists(value) for value in item)
     return item
