@@ -107,7 +107,9 @@ def command(  # noqa: PLR0913 - one an option
         found = found if proven is None else replace(found, largest_micro_batch=proven)
         ran = proven is not None
     except ValueError as error:
-        raise CliError(str(error), "omit --batch", "not_known") from error
+        remedy = "omit --batch" if asked.batch is not None else "run the command by hand"
+        failed = [note for note in notes if NOT_PROBED in note]
+        raise CliError("; ".join([str(error), *failed]), remedy, "not_known") from error
     if app.json:
         app.print_json(as_json(job, found, points, notes, ran=ran))
     else:
@@ -218,7 +220,7 @@ class Probes:
                 found.append(result.point)
             else:
                 why = result.problem or "the loader draws another number"
-                self.notes.append(f"{batch} samples could not be probed: {why}")
+                self.notes.append(f"{batch} samples {NOT_PROBED}: {why}")
         return found
 
 
@@ -229,6 +231,7 @@ def explain_failure(result: Any) -> CliError:
     return CliError(one_line(result.problem), "run the command by hand; its last lines are above", "not_known")
 
 
+NOT_PROBED = "could not be probed"
 COMPUTED = "the steps were computed, which takes long on a CPU: the script decides by values that shapes do not give"
 GUARDED = "the system allows no layer over the files: existing files were guarded, new ones may have stayed"
 
@@ -333,9 +336,15 @@ def _prove_largest(probes: Probes, asked: Asked, configured: int, points: list[P
     return prove_largest(largest, known, runs, rehearse)
 
 
-def _probe_small(probes: Probes, _asked: Asked, configured: int) -> list[Point]:
-    """Return points at two small micro-batches: without a GPU a large one takes long."""
+def _probe_small(probes: Probes, asked: Asked, configured: int) -> list[Point]:
+    """Return points at two small micro-batches: without a GPU a large one takes long.
+
+    A net so small that both take the same is probed at the micro-batch in question as well.
+    """
     points = probes.vary(configured, [SMALL, LESS_SMALL])
+    wanted = asked.batch or configured
+    if points and fit_line(points) is None and wanted not in {SMALL, LESS_SMALL}:
+        points += probes.vary(configured, [wanted])
     return points if points else [probes.measure()]
 
 

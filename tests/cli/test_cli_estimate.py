@@ -64,6 +64,8 @@ for (batch,) in DataLoader(TensorDataset(torch.randn(64, 32768)), batch_size=8):
     network(chosen).square().mean().backward()
     optimizer.step()
 """
+TINY = LINEAR.replace("randn(4096", "randn(60").replace("1024", "4").replace("4096", "8").replace("=512", "=5")
+"""Its tensors at 2 and at 4 samples fill no more than the smallest blocks."""
 GOOD = Card(gfx_target_version=90006)
 
 
@@ -81,6 +83,20 @@ def configure(folder: Path, python: Path | str, script: str) -> Path:
 
 def estimate(config: Path, *words: str) -> Result:
     return CliRunner().invoke(cli, ["--config", str(config), "estimate", *words])
+
+
+@pytest.mark.train
+def test_a_net_whose_small_micro_batches_take_the_same_is_probed_at_the_one_in_question(
+    current_python: Path, tmp_path: Path
+) -> None:
+    config = configure(tmp_path, current_python, TINY)
+    result = estimate(config, "net", "--json", "--without-gpu", "--batch", "6")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [probed["micro_batch"] for probed in found["points"]] == [2, 4, 6]
+    assert found["micro_batch"] == 6
+    refused = estimate(config, "net", "--without-gpu", "--batch", "99")
+    assert "99 samples could not be probed" in refused.output, "there are 60 rows"
 
 
 @pytest.mark.train

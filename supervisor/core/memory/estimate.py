@@ -144,7 +144,7 @@ def estimate(points: Sequence[Point], batch: int | None, card_bytes: int | None)
     base = probed or ordered[-1]
     line = fit_line(ordered)
     if probed is None and (line is None or batch is None):
-        raise ValueError("only one micro-batch was probed: what another takes cannot be reckoned")
+        raise ValueError(f"{_why_unknown(ordered, line)}: what another takes cannot be reckoned")
     graph = probed.graph_bytes if probed is not None else _at(line, batch)
     parts = _split(base, graph, more=0.0 if probed is not None else _count_more(base, batch))
     if batch is not None and (probed is None or base.device == "cpu"):
@@ -167,6 +167,13 @@ def estimate(points: Sequence[Point], batch: int | None, card_bytes: int | None)
         limited_by=_limit(base, parts, graph),
         how="without a GPU" if base.device == "cpu" else "measured" if probed is not None else "predicted",
     )
+
+
+def _why_unknown(points: Sequence[Point], line: Line | None) -> str:
+    probed = sorted({point.batch for point in points if point.batch})
+    if line is None and len(probed) > 1:
+        return f"{probed[-1]} samples take no more than {probed[-2]}"
+    return "only one micro-batch was probed"
 
 
 def fit_line(points: Sequence[Point]) -> Line | None:
