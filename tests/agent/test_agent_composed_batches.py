@@ -16,8 +16,7 @@ PICTURES = """
 import time
 import torch
 from torch.utils.data import DataLoader, Dataset
-from rocm_agent.memory.composed_batches import LEAST, Compositions
-from rocm_agent.memory.repeated_batches import PATIENCE_S
+from rocm_agent.memory.composed_batches import LEAST, PATIENCE_S, Compositions
 
 class Pictures(Dataset):
     drawn, slow_s = 0, PATIENCE_S / LEAST

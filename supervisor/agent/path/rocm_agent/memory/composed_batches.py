@@ -12,8 +12,11 @@ from functools import wraps
 from itertools import chain, cycle, islice
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from .repeated_batches import PATIENCE_S, SCALARS, copy_lists, tensors_in
+from .repeated_batches import SCALARS, copy_lists, tensors_in
 
+PATIENCE_S, PROOF_PATIENCE_S = 0.4, 0.75
+"""Samples are drawn as long as a probe, or a proof, has waited for them less than that; the more there are, the larger
+is the largest of them."""
 LEAST = 64
 """Samples that are drawn before any is used again."""
 MOST = 512
@@ -33,10 +36,12 @@ class Compositions:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._is_allowed = False
+        self._patience_s = PATIENCE_S
 
-    def begin(self, *, allowed: bool) -> None:
+    def begin(self, *, allowed: bool, proves: bool = False) -> None:
         """Begin with a request; `allowed`: whether a step may have a batch that was put together."""
         self._is_allowed = allowed
+        self._patience_s = PROOF_PATIENCE_S if proves else PATIENCE_S
 
     def install(self) -> None:
         """Follow what draws the samples of a batch, in this process and in the workers of its loaders."""
@@ -49,7 +54,7 @@ class Compositions:
                 return original(fetcher, chosen)
             pool = getattr(fetcher, "_pool", None)
             if pool is None:
-                pool = fetcher._pool = Pool(self._torch)
+                pool = fetcher._pool = Pool(self._torch, self._patience_s)
             batch = None if pool.is_given_up else pool.fetch(fetcher, list(chosen))
             return original(fetcher, chosen) if batch is None else batch
 
@@ -59,8 +64,9 @@ class Compositions:
 class Pool:
     """Samples that a loader has drawn, and the batches that were put together from them."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, patience_s: float) -> None:
         self._torch = torch
+        self._patience_s = patience_s
         self._waited_s = 0.0
         self._samples: List[Any] = []
         self._sizes: List[Dict[Path, int]] = []
@@ -96,7 +102,7 @@ class Pool:
             return None
 
     def _is_filled(self) -> bool:
-        return not self.is_given_up and self._waited_s >= PATIENCE_S and len(self._samples) >= LEAST
+        return not self.is_given_up and self._waited_s >= self._patience_s and len(self._samples) >= LEAST
 
     def _keep(self, sample: Any) -> None:
         sizes = None if self.is_given_up else self._measure(sample)

@@ -123,7 +123,7 @@ class Probe:
         self._gauge.computes = bool(wanted.get("computes"))
         self._outermost.begin(wanted)
         self._repeats.begin(allowed=bool(wanted.get("repeats")))
-        self._compositions.begin(allowed=bool(wanted.get("composes")))
+        self._compositions.begin(allowed=bool(wanted.get("composes")), proves=self._count_steps() > STEPS)
         fenced(self._gauge.trace.begin)(wanted=bool(wanted.get("traces")))
         if wanted.get("forgets"):
             self._forget_steps()
