@@ -1,12 +1,12 @@
-"""A picture of the loss as PNG, for alerts that are read on a phone; pure, of the standard library alone."""
+"""A picture of the loss as PNG, for alerts that are read on a phone; pure."""
 
 from __future__ import annotations
 
 import math
-import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from supervisor.core.canvas import GLYPH_HEIGHT, Canvas, measure
 
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 28, 28
@@ -16,13 +16,6 @@ PAPER, GRID, TEXT, BAND, LINE, INCIDENT = range(len(PALETTE))
 GRID_LINES = 4
 SPIKE_SPANS = 1.0
 """The scale reaches at most so many spans of the mean beyond it: what is farther is cut off at the edge."""
-GLYPHS = {
-    "0": "75557", "1": "26227", "2": "71747", "3": "71717", "4": "55711", "5": "74717", "6": "74757", "7": "71122",
-    "8": "75757", "9": "75717", ".": "00002", "-": "00700", "+": "02720", "e": "07643", "h": "44755", "l": "22222",
-    "o": "00757", "s": "03616", " ": "00000",
-}  # fmt: skip
-"""Five rows of three pixels each, a row as an octal digit."""
-GLYPH_WIDTH, GLYPH_HEIGHT, GLYPH_SCALE = 3, 5, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,26 +85,26 @@ def _draw_frame(canvas: _Canvas, scale: tuple[float, float], hours: float) -> No
         loss = scale[0] + (scale[1] - scale[0]) * number / GRID_LINES
         y = _find_y(loss, scale)
         canvas.draw_line((LEFT, y), (WIDTH - RIGHT - 1, y), GRID)
-        canvas.write(f"{loss:.3g}".rjust(8), LEFT - 6, y - GLYPH_HEIGHT, TEXT)
+        canvas.write_before(f"{loss:.3g}".rjust(8), LEFT - 6, y - GLYPH_HEIGHT, TEXT)
     for number in range(3):
         ago = hours * (2 - number) / 2
         x = _find_x((hours - ago) * 3600, hours)
         canvas.draw_column(x, TOP, HEIGHT - BOTTOM, GRID)
-        canvas.write(f"-{ago:g} h" if ago else "0 h", min(x + 22, WIDTH - RIGHT), HEIGHT - BOTTOM + 8, TEXT)
-    canvas.write("loss", LEFT + 32, 8, TEXT)
+        canvas.write_before(f"-{ago:g} h" if ago else "0 h", min(x + 22, WIDTH - RIGHT), HEIGHT - BOTTOM + 8, TEXT)
+    canvas.write_before("loss", LEFT + 32, 8, TEXT)
 
 
-class _Canvas:
-    """Pixels, each an index into the palette."""
+class _Canvas(Canvas):
+    """The chart of a curve, which stays on top."""
 
     def __init__(self) -> None:
-        self._pixels = bytearray(WIDTH * HEIGHT)
+        super().__init__(WIDTH, HEIGHT, PALETTE)
 
     def draw_column(self, x: int, y: int, until_y: int, color: int) -> None:
         """Color a column of pixels, except where the curve is."""
         for row in range(min(y, until_y), max(y, until_y) + 1):
-            if self._pixels[row * WIDTH + x] != LINE:
-                self._pixels[row * WIDTH + x] = color
+            if self.pixels[row * WIDTH + x] != LINE:
+                self.pixels[row * WIDTH + x] = color
 
     def draw_line(self, begin: tuple[int, int], end: tuple[int, int], color: int) -> None:
         """Draw a line, two pixels high."""
@@ -119,28 +112,8 @@ class _Canvas:
         steps = max(abs(end_x - x), abs(end_y - y), 1)
         for step in range(steps + 1):
             place = (y + round((end_y - y) * step / steps)) * WIDTH + x + round((end_x - x) * step / steps)
-            self._pixels[place] = self._pixels[place - WIDTH] = color
+            self.pixels[place] = self.pixels[place - WIDTH] = color
 
-    def write(self, text: str, right: int, top: int, color: int) -> None:
-        """Write a text that ends at `right`; characters without a glyph are left out."""
-        shown = [GLYPHS[character] for character in text if character in GLYPHS]
-        left = right - len(shown) * (GLYPH_WIDTH + 1) * GLYPH_SCALE
-        for number, glyph in enumerate(shown):
-            for place in range(GLYPH_WIDTH * GLYPH_HEIGHT * GLYPH_SCALE**2):
-                row, column = divmod(place, GLYPH_WIDTH * GLYPH_SCALE)
-                if int(glyph[row // GLYPH_SCALE]) >> (GLYPH_WIDTH - 1 - column // GLYPH_SCALE) & 1:
-                    x = left + number * (GLYPH_WIDTH + 1) * GLYPH_SCALE + column
-                    if x >= 0:
-                        self._pixels[(top + row) * WIDTH + x] = color
-
-    def encode(self) -> bytes:
-        """Return the PNG (W3C PNG, third edition): 8 bits a pixel, with a palette, every row without a filter."""
-        rows = b"".join(b"\0" + self._pixels[row * WIDTH : (row + 1) * WIDTH] for row in range(HEIGHT))
-        header = struct.pack(">2I5B", WIDTH, HEIGHT, 8, 3, 0, 0, 0)
-        palette = bytes(value for color in PALETTE for value in color)
-        parts = (b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")
-        return b"\x89PNG\r\n\x1a\n" + b"".join(_encode_chunk(kind, content) for kind, content in parts)
-
-
-def _encode_chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    def write_before(self, text: str, right: int, top: int, color: int) -> None:
+        """Write a text that ends at `right`."""
+        self.write(text, right - measure(text), top, color)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -12,6 +12,7 @@ from supervisor.cli.app import App, json_option, pass_app
 from supervisor.cli.errors import CliError
 from supervisor.cli.name_completion import complete_job
 from supervisor.cli.table import Cell, Pen
+from supervisor.cli.tune_picture import draw, plot, write_value
 from supervisor.control.client import quoted
 from supervisor.core.sanitize import one_line
 from supervisor.core.tuning.budget import STEPS
@@ -35,6 +36,7 @@ JSON_FIELDS = ("job", "samples_per_s", "adopted", "refused", "bottleneck")
 @click.option("--show", is_flag=True, help="Print the tune under way, or the last one; begin none.")
 @click.option("--stop", is_flag=True, help="End the tune under way; the owner's settings hold again.")
 @click.option("--undo", is_flag=True, help="Put the owner's settings back, now and for the next attempts.")
+@click.option("--png", type=click.File("wb", lazy=False), help="Write a plot of what was adopted to this PNG file.")
 @json_option
 @pass_app
 def command(  # noqa: PLR0913, PLR0917 - one an option
@@ -47,6 +49,7 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     show: bool,  # noqa: FBT001
     stop: bool,  # noqa: FBT001
     undo: bool,  # noqa: FBT001
+    png: BinaryIO | None,
 ) -> None:
     """Tune the living training of JOB without changing its script.
 
@@ -65,6 +68,8 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     report = app.get(route) if show else app.post(route, **body)
     if not (show or stop or undo):
         report = _follow_tune(app, route, report)
+    if png is not None:
+        png.write(draw(report))
     if app.json:
         app.print_json(as_json(report))
     elif undo:
@@ -123,7 +128,7 @@ def report_lines(report: dict[str, Any], pen: Pen) -> list[str]:
     if report["problem"]:
         text.append(f"it ended early: {one_line(report['problem'])}")
     rows = [
-        [Cell(row["knob"]), Cell(_format(row["value"])), *_judged_cells(row, verdict)]
+        [Cell(row["knob"]), Cell(write_value(row["value"])), *_judged_cells(row, verdict)]
         for verdict, found in (
             ("adopted", report["adopted"]),
             ("refused", report["refused"]),
@@ -133,6 +138,7 @@ def report_lines(report: dict[str, Any], pen: Pen) -> list[str]:
     ]
     if rows:
         text += ["", pen.table(HEAD, rows)]
+    text += ["", drawn] if (drawn := plot(report, pen)) else []
     rates = report["samples_per_s"]
     if rates["before"] and rates["after"]:
         factor = rates["after"] / rates["before"]
@@ -157,9 +163,3 @@ def _because(report: dict[str, Any]) -> str:
 
 def _format_gain(row: dict[str, Any]) -> str:
     return f"{row['gain']:+.1%} ({row['low']:+.1%} to {row['high']:+.1%})"
-
-
-def _format(value: object) -> str:
-    if value is None:
-        return "-"
-    return str(value).lower() if isinstance(value, bool) else one_line(str(value))

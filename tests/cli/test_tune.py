@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+
 import pytest
+from msgspec.structs import replace
 
 from supervisor.cli.errors import CliError
 from supervisor.cli.table import Pen
 from supervisor.cli.tune import as_json, parse_permissions, parse_span_s, report_lines
+from supervisor.cli.tune_picture import BAR, MARGIN, PROVEN, RANGE, ROW, WIDTH, draw, plot
 from supervisor.control import record_types
 
 REPORT = record_types.TuneReport(
@@ -27,6 +32,37 @@ def test_a_report_says_what_was_found_and_what_came_of_it() -> None:
     assert "+760.0% (+710.0% to +820.0%)" in text
     assert "49.0 -> 422.0 samples/s (8.61x), confirmed" in text
     assert "not without permission" in text
+
+
+def test_a_report_has_a_plot_of_the_pace_and_of_the_least_and_the_most_that_each_setting_gains() -> None:
+    unsure = record_types.KnobAdopted(knob="tf32", value=True, gain=0.4, low=-0.1, high=4.1)
+    report = record_types.encode(replace(REPORT, adopted=[*REPORT.adopted, unsure]))
+    bars = [line.split("  ") for line in plot(report, Pen()).splitlines() if line]
+    assert [bar[0].strip() for bar in bars] == ["before", "after", "workers = 16", "tf32 = true"]
+    assert [bar[-1] for bar in bars] == ["█" * 5, "█" * 40, "█" * 35 + "▒" * 5, "▒" * 20]
+    assert plot(report, Pen()) in "\n".join(report_lines(report, Pen()))
+    assert not plot(record_types.encode(replace(REPORT, adopted=[])), Pen())
+
+
+def test_a_plot_is_drawn_as_png_too() -> None:
+    report = record_types.encode(REPORT)
+    png = draw(report)
+    width, height = struct.unpack(">2I", png[16:24])
+    assert (png[:8], width) == (b"\x89PNG\r\n\x1a\n", WIDTH)
+    rows = read_rows(png, width)
+    middle = {name: rows[MARGIN + ROW * number + BAR // 2] for number, name in enumerate(("before", "after", "set"), 1)}
+    dark = {name: row.count(PROVEN) for name, row in middle.items()}
+    assert 0.10 < dark["before"] / dark["after"] < 0.13, "49 of 422 samples a second"
+    assert 0.85 < dark["set"] / dark["after"] < 0.88, "at least 7.1 of 8.2 at most"
+    assert middle["set"].count(RANGE) == dark["after"] - dark["set"]
+    assert len(rows) == height
+    assert draw(record_types.encode(replace(REPORT, adopted=[])))[:4] == b"\x89PNG"
+
+
+def read_rows(png: bytes, width: int) -> list[bytes]:
+    begin = png.index(b"IDAT")
+    pixels = zlib.decompress(png[begin + 4 : begin + 4 + int.from_bytes(png[begin - 4 : begin], "big")])
+    return [pixels[place + 1 : place + 1 + width] for place in range(0, len(pixels), width + 1)]
 
 
 def test_what_was_not_tried_is_in_the_json_with_its_reason() -> None:
