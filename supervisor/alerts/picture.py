@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from supervisor.core.canvas import GLYPH_HEIGHT, Canvas, measure
+from supervisor.core.reports.canvas import GLYPH_HEIGHT, Canvas, measure
 
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 28, 28

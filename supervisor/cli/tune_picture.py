@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.cli.table import Cell, Pen
-from supervisor.core.canvas import GLYPH_HEIGHT, GLYPH_SCALE, Canvas, measure
+from supervisor.core.reports.canvas import GLYPH_HEIGHT, GLYPH_SCALE, Canvas, measure
 from supervisor.core.sanitize import one_line
 
 CELLS = 40
