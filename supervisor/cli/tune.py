@@ -30,7 +30,13 @@ JSON_FIELDS = ("job", "samples_per_s", "adopted", "refused", "bottleneck")
 @click.command("tune")
 @click.argument("job", shell_complete=complete_job)
 @click.option("--dry-run", is_flag=True, help="Find the bottleneck and list what would be tried; change nothing.")
-@click.option("--for", "given", default="15m", show_default=True, help="Time for it, as 90s, 15m or 1h.")
+@click.option(
+    "--for",
+    "given",
+    default="15m",
+    show_default=True,
+    help="Time for it, as 90s, 15m or 1h; what has begun, and the last comparison, may take it to twice that.",
+)
 @click.option("--steps", type=STEPS_RANGE, default=STEPS, show_default=True, help="Steps of the training for it.")
 @click.option("--may", default="", help=f"Also try settings that are off unless permitted: {', '.join(PERMISSIONS)}.")
 @click.option("--show", is_flag=True, help="Print the tune under way, or the last one; begin none.")
