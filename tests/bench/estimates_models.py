@@ -12,22 +12,24 @@ from torch.nn import functional
 
 CLASSES = 1000
 SEQUENCE = 512
-MOST_TARGETS = 30
+MOST_TARGETS, TAIL_MOST = 30, 93
 
 
 def build(name):
     """Return a network, a function from a batch size to a batch, and one from network and batch to a loss.
 
     A name that ends in `:last` is a network's whose weights have their channels last. One that ends in `:varied` is
-    that of pictures with different numbers of targets, each drawn by itself as a detection set gives it.
+    that of pictures with 1 to 30 targets, each drawn by itself as a detection set gives it; of `:tailed` half have at
+    most five targets and few many, up to 93, as in COCO.
     """
     package, kind, *layout = name.split(":")
     found = {"tv": of_torchvision, "timm": of_timm, "hf": of_transformers, "yolo": of_ultralytics}[package](kind)
     if layout == ["last"]:
         found[0].to(memory_format=torch.channels_last)
-    if layout == ["varied"]:
+    if layout in (["varied"], ["tailed"]):
         torch.seed()
-        return found[0], lambda count: join_pictures([draw_picture() for _ in range(count)]), found[2]
+        data = Pictures(layout == ["tailed"])
+        return found[0], lambda count: join_pictures([data[number] for number in range(count)]), found[2]
     return found
 
 
@@ -109,9 +111,8 @@ def of_ultralytics(kind):
     return network, batch, lambda network, batch: network(batch)[0].sum()
 
 
-def draw_picture():
-    """Return a picture with 1 to 30 targets."""
-    targets = int(torch.randint(1, MOST_TARGETS + 1, ()))
+def draw_picture(targets):
+    """Return a picture with so many targets."""
     return {
         "img": torch.rand(3, 640, 640),
         "cls": torch.zeros(targets, 1),
@@ -149,14 +150,21 @@ class Batches(torch.utils.data.Dataset):
 class Pictures(Batches):
     """Pictures of a detection set."""
 
+    def __init__(self, is_tailed):
+        self._is_tailed = is_tailed
+
     def __getitem__(self, index):
-        return draw_picture()
+        if self._is_tailed:
+            return draw_picture(min(TAIL_MOST, 1 + int(4.5 * torch.randn(()).mul(0.85).exp())))
+        return draw_picture(int(torch.randint(1, MOST_TARGETS + 1, ())))
 
 
 def load(name, count, batch):
     """Return the loader of a network's batches."""
-    if name.endswith(":varied"):
-        return torch.utils.data.DataLoader(Pictures(), batch_size=count, collate_fn=join_pictures)
+    if name.endswith((":varied", ":tailed")):
+        return torch.utils.data.DataLoader(
+            Pictures(name.endswith(":tailed")), batch_size=count, collate_fn=join_pictures
+        )
     return torch.utils.data.DataLoader(Batches(), batch_size=count, collate_fn=lambda chosen: batch(len(chosen)))
 
 

@@ -11,7 +11,8 @@ largest micro-batch that runs is found for those that are chosen, each that is t
 choice shares the GPU and its time is an upper bound; with `--jobs 0` it is not looked for, and choices are timed by
 themselves. Then a choice in a GPU that is half filled by another program, and what Lightning's batch size finder,
 ultralytics' AutoBatch and accelerate's find_executable_batch_size come to there, in a process that has imported torch
-and initialised the GPU before. Pictures of `yolo:yolov8n:varied` have 1 to 30 targets, those of `yolo:yolov8n` eight.
+and initialised the GPU before. Pictures of `yolo:yolov8n` have eight targets each, those of
+`:varied` 1 to 30, of `:tailed` few, seldom up to 93.
 After `--limit-s` nothing is begun. `--part 1/2` does the first half, of networks and of other tools. `--with-cudnn` has
 cuDNN in every probe, to compare: else it is left out where it prepares depthwise convolutions for seconds.
 """
@@ -59,7 +60,7 @@ from supervisor.runner.memory_probe import Command, WhatIf  # noqa: E402 (after 
 HERE = Path(__file__).resolve().parent
 TRUE_STEPS = 3
 BATCHES.update({"tv:vit_b_16": (32, "bf16"), "tv:efficientnet_b0": (32, "bf16")})
-BATCHES.update({"yolo:yolov8n:varied": (8, "fp32")})
+BATCHES.update({"yolo:yolov8n:varied": (8, "fp32"), "yolo:yolov8n:tailed": (8, "fp32")})
 BATCHES.update({"tv:efficientnet_b0:last": (32, "bf16"), "tv:mobilenet_v3_large:last": (32, "bf16")})
 NAMES = (
     "tv:resnet50", "hf:gpt2", "tv:convnext_tiny", "hf:bert", "tv:vit_b_16", "tv:mobilenet_v3_large", "hf:qwen3",
