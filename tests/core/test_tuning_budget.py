@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from supervisor.core.tuning.budget import (
+    COMPILING_S,
     RECKONED,
     STEPS,
     TRACE_STEPS,
     UNFORESEEN,
     can_trace,
     count_left,
+    find_too_late,
     find_unaffordable,
     is_over,
 )
@@ -36,6 +39,16 @@ def test_a_tune_tries_values_in_most_of_the_steps_that_it_was_given() -> None:
     assert count_left(0, 0.0, None, 2000) == 1720
     assert count_left(1719, 0.0, None, 2000) == 1
     assert count_left(1721, 0.0, None, 2000) == 0
+
+
+def test_what_is_compiled_is_begun_only_with_time_left_for_that() -> None:
+    compiled = replace(SWITCH, after_review=True)
+    session = begin_session((compiled,), (), CPU).having(1.0)
+    assert find_too_late(session, COMPILING_S) is None
+    assert "--for gives it more" in (find_too_late(session, COMPILING_S - 1) or "")
+    begun = session.after_block(1.0).after_block(0.9)
+    assert find_too_late(begun, 1.0) is None, "it has been compiled"
+    assert find_too_late(begin_session((SWITCH,), (), CPU).having(1.0), 1.0) is None
 
 
 def test_a_pair_is_begun_only_where_steps_are_left_for_the_longer_way_between_its_settings() -> None:

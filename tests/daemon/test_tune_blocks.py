@@ -68,6 +68,19 @@ def test_steps_made_until_the_next_settings_hold_are_of_the_block_before_them() 
     assert all(found == expected for found, expected in tune.lengthened)
 
 
+@pytest.mark.parametrize(("for_s", "tried"), [(60.0, False), (150.0, True)])
+def test_a_model_is_not_compiled_where_the_tune_could_not_confirm_anything_afterwards(
+    for_s: float, *, tried: bool
+) -> None:
+    facts = replace(NO_LOADER, compiled=False)
+    training = Training(facts, lambda held: 0.04 if "tf32" in held else 0.08, 0.02, 0.0, random.Random(1))
+    session = SimulatedTune(training, for_s).tune()
+    why = [row.why for row in session.refused if row.knob == "compile"]
+    assert [("--for gives it more" in text) for text in why] == [not tried]
+    assert session.settings == {"tf32": True}
+    assert session.confirmed is not None
+
+
 class AskedAhead(Training):
     """Three steps after each switch take half as long, until the host is as far ahead of the GPU as it can be."""
 

@@ -21,6 +21,10 @@ CONFIRMED_PAIRS_MIN = 2
 STEPS_S = 30.0
 """As many steps as this time has are a tune's where that is more: fast steps are judged by more of them."""
 
+COMPILING_S = 150.0
+"""What is compiled may take so long before its first step: 95 s of a YOLOv8n on an H200, and more than 85 s of a small
+GPT-2 on two busy cores, whose tune of 40 s ended meanwhile, and what it had proven was lost."""
+
 Settings = Mapping[str, object]
 Count = Callable[[Settings, Settings], int]
 """Of steps, from the end of a block of some settings to the end of the next one, of others or the same."""
@@ -78,6 +82,17 @@ def find_unaffordable(session: Session, left: int, count: Count) -> str | None:
     if needed + _count_confirming(session, arm, count) <= left:
         return None
     return f"{left} steps of this tune are left, too few to try and confirm it: --steps gives it more"
+
+
+def find_too_late(session: Session, left_s: float) -> str | None:
+    """Return why the arm under way is not begun, with so much time left in which all is to be confirmed.
+
+    No block can be made, and no order taken back, until it is compiled.
+    """
+    trial = session.trial
+    if trial is None or trial.arm is None or trial.is_begun or not trial.arm.after_review or left_s >= COMPILING_S:
+        return None
+    return f"it may take {COMPILING_S:.0f} s before its first step: --for gives it more time"
 
 
 def can_trace(session: Session, left: int, count: Count) -> bool:

@@ -21,7 +21,7 @@ from supervisor.core.foreign_values import as_dict
 from supervisor.core.readings import StepRecord
 from supervisor.core.tuning import compare
 from supervisor.core.tuning.bottleneck import Shares, Traced, explain, find_bottlenecks, name_of, share_out, traced_of
-from supervisor.core.tuning.budget import can_trace, count_left, end_unaffordable
+from supervisor.core.tuning.budget import can_trace, count_left, end_unaffordable, find_too_late
 from supervisor.core.tuning.gpu_time import GpuTimes
 from supervisor.core.tuning.guards import Block, Memory
 from supervisor.core.tuning.knob import Facts, NotTried, choose_knobs, facts_of
@@ -252,6 +252,9 @@ class Tune(threading.Thread):
         why = self._find_pointless(trial, facts)
         if why is not None and trial.arm is not None:
             return session.postponed(trial.arm, why)
+        late = find_too_late(session, 2 * self._given.for_s - self._spent_s())
+        if late is not None:
+            return session.after_refusal(late)
         reserve = self._switches.count_reserve(trial.base, trial.settings)
         left, to_end = self._count_left() - reserve, self._count_left(to_end=True) - reserve
         over = end_unaffordable(session, left, to_end, self._switches.count_steps)
