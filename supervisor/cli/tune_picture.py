@@ -60,7 +60,7 @@ def plot(report: dict[str, Any], pen: Pen) -> str:
         solid = round(bar.low * CELLS)
         blocks = "█" * solid + "▒" * (round(bar.high * CELLS) - solid)
         rows.append([Cell(one_line(bar.label)), Cell(bar.shown, right=True), Cell(blocks)])
-    return pen.table(("", "", ""), rows) if rows else ""
+    return pen.table(("PACE, GAIN", "", "AT LEAST █, AT MOST ▒"), rows) if rows else ""
 
 
 def draw(report: dict[str, Any]) -> bytes:
