@@ -20,6 +20,13 @@ IDLE_S = 5.0
 """A thread without work ends after this time."""
 IDLE_AT_MOST = 2
 """What one after the other needs a thread has one ready; a crowd leaves no more behind."""
+NO_THREAD = "can't start new thread"
+"""Python's message if the system refuses a thread."""
+
+
+def is_without_room(error: BaseException) -> bool:
+    """Whether an error says that there is no room for another thread, or no memory."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_THREAD in str(error))
 
 
 class WorkerThreads:

@@ -88,6 +88,13 @@ class TooSlow(Refusal):
     status = 503
 
 
+class NoRoom(Refusal):
+    """The machine has no room for a thread that would answer."""
+
+    code = "no_room"
+    status = 503
+
+
 class NotAllowed(Refusal):
     """The peer may read but not act."""
 

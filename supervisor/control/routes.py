@@ -15,12 +15,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from supervisor.children.worker_threads import WorkerThreads
+from supervisor.children.worker_threads import WorkerThreads, is_without_room
 from supervisor.control import types
 from supervisor.control.origin import OriginGuard
 from supervisor.control.peers import Peer
 from supervisor.control.record_view import READS, Parameters, Read
-from supervisor.control.refusals import BadRequest, NotAllowed, Refusal, TooLarge, TooSlow
+from supervisor.control.refusals import BadRequest, NoRoom, NotAllowed, Refusal, TooLarge, TooSlow
 from supervisor.control.view import Tuning, View
 from supervisor.core.events import Ask
 from supervisor.json_bytes import encode_json
@@ -39,6 +39,11 @@ ANSWER_LIMIT_BYTES = 32 << 20
 RECORD_UNREADABLE = "record_unreadable"
 RECORD_REMEDY = (
     "trainings are supervised without it; supervisorctl status names the problem of the record, dmesg that of the disk"
+)
+
+NO_ROOM_REMEDY = (
+    "try again; trainings are supervised meanwhile. `ulimit -u`, and TasksMax= and MemoryMax= of the daemon's unit or "
+    "control group, limit it"
 )
 
 _live = WorkerThreads("answer", 8)
@@ -216,6 +221,11 @@ async def asked(call: Callable[[], T], threads: WorkerThreads = _live) -> T:
             return await asyncio.wrap_future(threads.do(call))
     except TimeoutError:
         raise TooSlow(f"the daemon did not answer within {VIEW_LIMIT_S:.0f} s", "see the daemon's log") from None
+    except (RuntimeError, MemoryError) as error:
+        if not is_without_room(error):
+            raise
+        log.warning("control.no_room", extra={"fields": {"error": str(error) or "no memory"}})
+        raise NoRoom("the daemon has no room for the thread that would answer", NO_ROOM_REMEDY) from None
 
 
 def answer(value: msgspec.Struct, status: int = 200) -> Response:

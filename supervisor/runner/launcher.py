@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from supervisor.children.worker_threads import NO_THREAD
 from supervisor.core import attempt_files as fo
 from supervisor.runner.process_table import Process
 
@@ -47,8 +48,6 @@ SHORTAGES = {
     errno.ETIMEDOUT: "an answer from the disk of a program",
 }
 """The resource that is exhausted, by the error of a system call; temporary and not caused by the job."""
-NO_THREAD = "can't start new thread"
-"""Python's message if the system refuses a thread."""
 
 
 def shortage_of(error: BaseException) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import resource
@@ -20,13 +21,16 @@ import pytest
 from msgspec import structs
 from view_by_hand import FREEZE, YOLO, FakeView, serving
 
+from supervisor.children.worker_threads import WorkerThreads
 from supervisor.control import connection, record_types, record_view, routes, types
 from supervisor.control.client import Client, ControlError, UnreachableError
 from supervisor.control.limits import CONNECTIONS_PER_USER
 from supervisor.control.listen import ListenError, bind, from_systemd
+from supervisor.control.refusals import NoRoom
 from supervisor.control.server import ControlServer
 from supervisor.core.events import Ask
 from supervisor.store.errors import ArchiveError
+from tests.rigs.no_threads import no_threads
 
 REPOSITORY = Path(__file__).parents[2]
 NOBODY = 65534
@@ -105,6 +109,22 @@ class TestAnswers:
         assert (caught.value.code, caught.value.remedy) == ("no_such_incident", "supervisorctl history lists them")
         error = refusal(client, "/v1/jobs/yol/stop")
         assert (error.code, error.remedy) == ("no_such_job", "yolo")
+
+    def test_a_thread_that_there_is_no_room_for_is_an_answer_to_try_again_and_one_line_in_the_log(
+        self, client: Client, view: FakeView, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for view.defect in (RuntimeError("can't start new thread"), MemoryError()):
+            caplog.clear()
+            with pytest.raises(ControlError) as caught:
+                client.get("/v1/status")
+            assert (caught.value.code, "try again" in caught.value.remedy) == ("no_room", True)
+            assert [record.getMessage() for record in caplog.records] == ["control.no_room"]
+        view.defect = None
+        assert client.get("/v1/status")["jobs"]
+
+    def test_without_room_for_its_own_thread_an_answer_is_refused_likewise(self) -> None:
+        with no_threads(), pytest.raises(NoRoom):
+            asyncio.run(routes.asked(lambda: None, WorkerThreads("answer")))
 
     def test_output_is_followed_from_where_it_was_left(self, client: Client, view: FakeView) -> None:
         file = view.folder / "output.txt"
