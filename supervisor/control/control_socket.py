@@ -56,9 +56,13 @@ class ControlSocket:
             if self._log_limit.allows(str(error), self._now().monotonic_s):
                 log.error("control.not_bound_again", extra={"fields": {"error": self.problem}})
             return
-        self.problem = None
-        self._server = self._build_server(bound, is_ours=True)
-        self._server.start()
+        server = self._build_server(bound, is_ours=True)
+        try:
+            server.start()
+        except (RuntimeError, MemoryError):  # without its file it is tried again
+            server.stop()
+            raise
+        self.problem, self._server = None, server
         lost.stop(unlink=False)
         log.warning("control.bound_again", extra={"fields": {"socket": str(lost.path)}})
 

@@ -12,6 +12,7 @@ from supervisor.control.client import Client
 from supervisor.control.control_socket import RESTART_BOTH, ControlSocket
 from supervisor.control.listen import bind
 from supervisor.core.moments import Moment
+from tests.rigs.no_threads import no_threads
 
 
 @pytest.fixture
@@ -52,3 +53,10 @@ def test_where_it_may_not_bind_one_the_problem_names_the_command_once(
     path.parent.mkdir()
     control.keep_served()
     assert control.problem is None
+
+
+def test_where_there_is_no_room_for_its_thread_it_is_bound_once_there_is(control: ControlSocket, path: Path) -> None:
+    with no_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
+        control.keep_served()
+    control.keep_served()
+    assert Client(path).get("/v1/status")["daemon"]
