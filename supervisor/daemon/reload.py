@@ -32,6 +32,7 @@ from supervisor.daemon.process import logging_setup
 from supervisor.daemon.process.removed_jobs import is_alive
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.wiring import Assembly
+from supervisor.own_places import make_way
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ def keep(state: Path, text: str | None) -> None:
     if text is None:
         return
     try:
+        make_way(state / NAME)
         replace_file(state / NAME, text.encode(), 0o600)
     except OSError as error:
         log.warning("config.not_kept", extra={"fields": {"error": str(error)}})

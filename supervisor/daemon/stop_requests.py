@@ -18,6 +18,7 @@ from supervisor.core.foreign_values import as_float, as_int, as_text, read_json_
 from supervisor.core.moments import Moment
 from supervisor.daemon.fence import describe_error
 from supervisor.daemon.threads import Threads
+from supervisor.own_places import make_way
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +99,8 @@ class StopRequests:
             return
         self._folder.mkdir(mode=0o750, exist_ok=True)
         draft = self._folder / f".{request.job}.part"
+        for place in (draft, self._folder / request.job):
+            make_way(place)
         with draft.open("w", encoding="utf-8") as file:
             json.dump({"version": VERSION, "ask": "stop", "by": request.by, "unix_s": request.at.unix_s}, file)
             file.flush()

@@ -46,7 +46,7 @@ from supervisor.daemon.launch.short_run import ShortRuns
 from supervisor.daemon.launch.standby import StandbyDeps, StandbyStarter
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.process.removed_jobs import LeftRunning
-from supervisor.daemon.process.startup import lock_database, lock_state
+from supervisor.daemon.process.startup import clear_places, lock_database, lock_state
 from supervisor.daemon.record.commit_thread import CommitThread
 from supervisor.daemon.record.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.stop_requests import StopRequests
@@ -102,7 +102,9 @@ def assemble(settings: Settings) -> Iterator[Assembly]:
     state.mkdir(parents=True, exist_ok=True)
     locks: list[int | None] = [lock_state(state)]
     try:
-        locks.append(lock_database(database_path(database_url(settings.supervisor))))
+        database = database_path(database_url(settings.supervisor))
+        clear_places(state, database)
+        locks.append(lock_database(database))
         chosen = launcher_of(settings.supervisor.launcher, state)
         yield Assembly(settings, SystemClock(), boot_id(), chosen.launcher, chosen.group)
     finally:

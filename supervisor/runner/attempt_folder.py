@@ -6,13 +6,12 @@ invalid content.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from supervisor.core.foreign_values import (
 )
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus
+from supervisor.own_places import ASIDE_LIMIT, make_way, move_aside
 from supervisor.runner import process_table, shim, shim_files
 from supervisor.runner.code_copy import INSTALLED, Code
 from supervisor.runner.process_table import Process
@@ -55,7 +55,6 @@ ERROR_CHARS_MAX = 1000
 """The shim truncates at 500."""
 SHIM_PROGRAMS = frozenset({shim.AS_MODULE.encode(), shim.AS_STANDBY.encode()})
 """One of them is on the command line of every shim."""
-ASIDE_LIMIT = 100
 PROBE = ".writable"
 FAILING = frozenset({errno.EIO, errno.EROFS})
 """Errors of a disk that is broken, gone or mounted read-only after an error."""
@@ -151,7 +150,7 @@ def lay_out(
     mode = 0o600 if group is None else 0o640
     # The shim locks it through a read-only descriptor: only the daemon can replace the file.
     lock = folder.with_name(names.LOCK)
-    _make_way(lock, stat.S_ISREG)  # opening a pipe waits for its writer
+    make_way(lock)  # opening a pipe waits for its writer
     os.close(os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
     if remedies:
         note = {"version": 1, "settings": dict(remedies)}
@@ -174,7 +173,7 @@ def link_code(folder: Path, code: Code) -> None:
 def _replace_link(link: Path, to: Path) -> None:
     draft = link.with_name(f"{link.name}.tmp")
     for place in (draft, link):
-        _make_way(place, lambda mode: not stat.S_ISDIR(mode))
+        make_way(place, lambda mode: not stat.S_ISDIR(mode))
     draft.unlink(missing_ok=True)
     draft.symlink_to(to)
     draft.replace(link)
@@ -224,7 +223,7 @@ def make_folder(folder: Path, group: int | None, *, shared: bool = False) -> Non
         except FileExistsError:
             there = folder.lstat()
             if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid():
-                _move_aside(folder)
+                move_aside(folder)
                 continue
         break
     _set_rights(folder, mode, group)
@@ -244,24 +243,6 @@ def _set_rights(folder: Path, mode: int, group: int | None) -> None:
         raise PermissionError(error.errno, text) from error
     finally:
         os.close(at)
-
-
-def _make_way(path: Path, is_right: Callable[[int], bool]) -> None:
-    """Rename what is in the place of a file of the daemon's, unless it is `is_right` by its mode."""
-    with contextlib.suppress(FileNotFoundError):
-        if not is_right(path.lstat().st_mode):
-            _move_aside(path)
-
-
-def _move_aside(folder: Path) -> None:
-    """Rename a file or folder that is in the place of the daemon's file or folder."""
-    for number in range(1, ASIDE_LIMIT):
-        aside = folder.with_name(f"{folder.name}.found-{number}")
-        if not os.path.lexists(aside):
-            folder.rename(aside)
-            log.error("folder.not_ours", extra={"fields": {"folder": str(folder), "moved_to": str(aside)}})
-            return
-    raise FileExistsError(f"{folder}: not created by the daemon, and no free name is left to move it to; remove it")
 
 
 def write_atomically(path: Path, text: str, mode: int) -> None:

@@ -41,17 +41,24 @@ def test_no_report_goes_into_a_file_elsewhere(tmp_path: Path, lay: Callable[[Pat
 
 @pytest.mark.parametrize(
     "lay",
-    [lambda at: at.symlink_to("/nowhere"), lambda at: at.symlink_to(at), os.mkfifo, Path.mkdir],
+    [
+        lambda at: at.symlink_to("/nowhere"),
+        lambda at: at.symlink_to(at),
+        os.mkfifo,
+        lambda at: (at / "other").mkdir(parents=True),
+    ],
     ids=["link to nothing", "link to itself", "pipe", "folder"],
 )
-def test_what_is_no_file_in_its_place_is_removed_and_nothing_is_lost(
+def test_what_is_no_file_in_its_place_is_moved_aside_and_nothing_is_lost(
     tmp_path: Path, lay: Callable[[Path], object]
 ) -> None:
     report(tmp_path)
     (tmp_path / "agent.jsonl").unlink()
     lay(tmp_path / "agent.jsonl")
+    kind = (tmp_path / "agent.jsonl").lstat().st_mode
     report(tmp_path)
     assert (tmp_path / "agent.jsonl").read_bytes().count(b'"alive"') == 1
+    assert (tmp_path / "agent.jsonl.found-1").lstat().st_mode == kind
 
 
 TWO_REPORTS = f"{REPORTING}; events.write('train_end')"

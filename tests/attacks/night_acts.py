@@ -120,7 +120,7 @@ class Acts:
         found = (path for path in self._home.state.rglob("*") if "code" not in path.parts)
         files = sorted(path for path in found if path.is_symlink() or not path.is_dir())
         path = chance.choice(files)
-        # What is no file in the place of the database is left to a person, and no daemon starts until then.
+        # What is no file in the place of the database is moved aside by the next start, and the record waits for that.
         return damage(path, chance, REMAINS_A_FILE if path.name.startswith("supervisor.db") else tuple(DAMAGES))
 
     def _disk(self, chance: random.Random) -> str:

@@ -83,8 +83,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "_replace_link": OWN_FOLDERS,
         "make_folder": OWN_FOLDERS,
         "_set_rights": OWN_FOLDERS,
-        "_make_way": OWN_FOLDERS,
-        "_move_aside": OWN_FOLDERS,
         "has_shim_command": OWN_FOLDERS,
         "_effective_user": PROC,
     },

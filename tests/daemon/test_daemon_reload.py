@@ -82,6 +82,13 @@ def test_a_disk_that_refuses_costs_the_copy_alone(config: Path, tmp_path: Path) 
     assert found(tmp_path / "none") is None
 
 
+def test_a_folder_in_its_place_is_moved_aside(config: Path, tmp_path: Path) -> None:
+    (tmp_path / reload.NAME / "other").mkdir(parents=True)
+    reload.keep(tmp_path, check(config).text)
+    assert (tmp_path / reload.NAME).is_file()
+    assert (tmp_path / f"{reload.NAME}.found-1" / "other").exists()
+
+
 @pytest.mark.parametrize(("before", "after"), [(False, True), (True, False), ("shadow", True), (False, "shadow")])
 def test_a_rule_that_may_do_something_else_than_before_is_named(before: Act, after: Act) -> None:
     unchanged = (Hang(act=False), Deadline())

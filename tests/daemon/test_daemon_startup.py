@@ -11,14 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from supervisor.children.killed import was_killed
+from supervisor.control.listen import bind
 from supervisor.daemon.process.startup import (
     LOCK,
     StateLockedError,
+    clear_places,
     keep_one_heap,
     lock_database,
     lock_state,
@@ -59,26 +62,53 @@ def test_a_second_holder_is_refused_with_the_pid_of_the_first_until_that_is_kill
         lambda path: path.symlink_to(path.with_name("elsewhere")),
         os.mkfifo,
         Path.mkdir,
+        lambda path: (path / "other").mkdir(parents=True),
     ],
-    ids=["link to itself", "link to nothing", "pipe", "folder"],
+    ids=["link to itself", "link to nothing", "pipe", "empty folder", "folder with content"],
 )
-def test_what_is_no_file_in_the_place_of_the_lock_keeps_no_daemon_from_it(
+def test_what_is_no_file_in_the_place_of_the_lock_is_moved_aside_and_keeps_no_daemon_from_it(
     tmp_path: Path, replace: Callable[[Path], object]
 ) -> None:
     replace(tmp_path / LOCK)
+    kind = (tmp_path / LOCK).lstat().st_mode
     held = lock_state(tmp_path)
     assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
     with pytest.raises(StateLockedError, match="in use by another"):
         lock_state(tmp_path)
     os.close(held)
-    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+    assert (tmp_path / f"{LOCK}.found-1").lstat().st_mode == kind
+    assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_folder_in_the_place_of_the_lock_that_holds_something_is_left_to_a_person(tmp_path: Path) -> None:
-    (tmp_path / LOCK / "other").mkdir(parents=True)
-    with pytest.raises(OSError, match="Is a directory"):
-        lock_state(tmp_path)
-    assert (tmp_path / LOCK / "other").exists()
+def test_what_is_of_another_kind_in_the_state_directory_is_moved_aside_with_its_content(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    files = ("supervisor.db", "supervisor.db-wal", "control.sock")
+    for name in files:
+        (state / name).mkdir(parents=True)
+        (state / name / "other").touch()
+    for name in ("jobs", "code"):
+        (state / name).touch()
+    (state / "supervisor.db-shm").symlink_to("nowhere")
+    clear_places(state, state / "supervisor.db")
+    assert sorted(path.name for path in state.iterdir()) == sorted(
+        f"{name}.found-1" for name in (*files, "supervisor.db-shm", "jobs", "code")
+    )
+    assert all((state / f"{name}.found-1" / "other").exists() for name in files)
+
+
+def test_what_is_right_in_the_state_directory_a_link_of_its_administrator_and_what_lies_elsewhere_stay(
+    tmp_path: Path,
+) -> None:
+    state, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    for folder in (state / "code", elsewhere / "jobs", elsewhere / "data"):
+        folder.mkdir(parents=True)
+    (state / "jobs").symlink_to(elsewhere / "jobs")
+    (state / "supervisor.db").symlink_to(elsewhere / "not mounted")
+    (state / "supervisor.db-wal").touch()
+    with closing(bind(state / "control.sock")):
+        clear_places(state, state / "supervisor.db")
+    clear_places(state, elsewhere / "data")
+    assert not [path for path in (*state.iterdir(), *elsewhere.iterdir()) if "found" in path.name]
 
 
 def test_a_database_that_is_no_file_is_not_locked_and_opening_it_says_why(tmp_path: Path) -> None:

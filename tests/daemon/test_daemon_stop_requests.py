@@ -48,6 +48,13 @@ def test_a_stop_that_cannot_be_kept_is_reported_and_raises_nothing(requests: Sto
     assert requests.find("night", START) is None
 
 
+def test_a_folder_in_its_place_is_moved_aside(requests: StopRequests, tmp_path: Path) -> None:
+    (tmp_path / FOLDER / "night" / "other").mkdir(parents=True)
+    assert requests.keep(STOP)
+    assert requests.find("night", START) == STOP
+    assert (tmp_path / FOLDER / "night.found-1" / "other").exists()
+
+
 def test_what_is_kept_of_a_job_is_forgotten_with_it(requests: StopRequests) -> None:
     assert requests.keep(STOP)
     requests.forget("night")

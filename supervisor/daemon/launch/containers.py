@@ -71,7 +71,7 @@ class Containers:
         """Return the container of an attempt before `before`; None where there is none, or it is a later one's."""
         try:
             facts = json.loads(untrusted_files.read_bytes(self._folder(job), fo.CONTAINER, FILE_LIMIT_BYTES))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # a launch moves a file in the folder's place
             return None
         return facts if int(facts["attempt"]) < before else None
 

@@ -14,12 +14,15 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.children.killed import was_killed
 from supervisor.children.path_looks import PathLooks, find_silent, wait_until_answered
 from supervisor.children.prompt_thread import PromptThread
+from supervisor.config.derive import SOCKET
 from supervisor.daemon.process.systemd import Notifier
+from supervisor.own_places import make_way
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +31,9 @@ M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 MAPPED_FROM_BYTES = 128 * 1024
 """glibc's own value at the start of a process."""
 LOCK = "daemon.lock"
+FOLDERS = ("jobs", "code", "requests")
+"""What a daemon makes in its state directory."""
+DATABASE_FILES = ("", "-wal", "-shm", "-journal", ".ballast", ".renewing", ".renewed")
 LOCK_LOOKS, LOCK_LOOK_S = 21, 0.05
 """A second is waited for a daemon that was killed just now."""
 SAY_EVERY_S = 10.0
@@ -75,7 +81,7 @@ def _lock(file: Path, in_use: str, setting: str) -> int:
     try:
         # Of two that start one takes a lock over; the other finds its pid there, never that of the one before it.
         fcntl.flock(guard, fcntl.LOCK_EX)
-        _remove_no_file(file)
+        _clear_place(file)  # by a folder there no daemon would start, and opening a pipe waits for its writer
         descriptor = _take_lock(file, in_use, setting)
         _write_holder(descriptor, file)
     finally:
@@ -83,20 +89,33 @@ def _lock(file: Path, in_use: str, setting: str) -> int:
     return descriptor
 
 
-def _remove_no_file(file: Path) -> None:
-    """Remove a link, pipe or empty folder in the place of a lock: by it no daemon would start, and it holds nothing."""
+def clear_places(state: Path, database: Path) -> None:
+    """Move aside what is of another kind than what a daemon makes in its state directory; it makes that another time.
+
+    Links to its folders and to its database are its administrator's. A database elsewhere is named by a setting, and
+    what is no file there is no mistake to be corrected by a rename.
+    """
+    for name in FOLDERS:
+        _clear_place(state / name, _is_folder_or_link)
+    if database.parent == state:
+        for place in (database.with_name(database.name + suffix) for suffix in DATABASE_FILES):
+            _clear_place(place, _is_file_or_link if place == database or place.exists() else stat.S_ISREG)
+    _clear_place(state / SOCKET, stat.S_ISSOCK)
+
+
+def _is_folder_or_link(mode: int) -> bool:
+    return stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
+
+
+def _is_file_or_link(mode: int) -> bool:
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+
+
+def _clear_place(place: Path, is_right: Callable[[int], bool] = stat.S_ISREG) -> None:
     try:
-        mode = file.lstat().st_mode
-    except OSError:
-        return
-    if stat.S_ISREG(mode):
-        return
-    try:
-        (file.rmdir if stat.S_ISDIR(mode) else file.unlink)()
-    except OSError as error:
-        log.warning("state.lock_is_no_file", extra={"fields": {"file": str(file), "error": error.strerror}})
-    else:
-        log.warning("state.lock_was_no_file", extra={"fields": {"file": str(file), "mode": oct(mode)}})
+        make_way(place, is_right)
+    except OSError as error:  # whoever needs the place will say what is wrong
+        log.warning("state.place_not_cleared", extra={"fields": {"place": str(place), "error": error.strerror}})
 
 
 def _write_holder(descriptor: int, file: Path) -> None:

@@ -23,6 +23,7 @@ TEXT_LIMIT = 16 << 10
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 UNWRITTEN_LINES = 100
+ASIDE_LIMIT = 100
 
 _path = None
 _rank = 0
@@ -85,13 +86,15 @@ def read(limit_bytes: int) -> List[bytes]:
 
 
 def _clear_place() -> None:
-    """Remove a link, a pipe or an empty folder in the place of the file: what is reported would be lost by it."""
+    """Rename what is no file in the place of the file: what is reported would be lost by it, and it is not ours."""
     try:
-        mode = os.lstat(_path).st_mode
-        if stat.S_ISLNK(mode) or stat.S_ISFIFO(mode):
-            os.unlink(_path)
-        elif stat.S_ISDIR(mode):
-            os.rmdir(_path)
+        if stat.S_ISREG(os.lstat(_path).st_mode):
+            return
+        for number in range(1, ASIDE_LIMIT):
+            aside = "%s.found-%d" % (_path, number)
+            if not os.path.lexists(aside):
+                os.rename(_path, aside)
+                return
     except OSError:
         pass  # most often there is none
 
