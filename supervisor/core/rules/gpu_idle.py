@@ -21,7 +21,8 @@ from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, ProcessReading, Stage
 from supervisor.core.remedies import causes
-from supervisor.core.rules.rest import awaits_outside, is_silent_again, lengthen_limit_s
+from supervisor.core.rules.known_silences import is_silent_again, lengthen_limit_s
+from supervisor.core.rules.rest import awaits_outside
 from supervisor.core.rules.standstill import diagnosis_of, machine_gasps
 from supervisor.core.stats.holds import run_of
 

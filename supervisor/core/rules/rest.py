@@ -12,19 +12,12 @@ from supervisor.core.history import History
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, ProcessReading
 from supervisor.core.rules.standstill import IDLE_PERCENT, machine_gasps
-from supervisor.core.scale import Scale
 from supervisor.core.stats.holds import R, run_of
 
 RESTS_CPU_PERCENT = 3.0
 """Of one processor, all processes of the job together."""
-
-
 STOPPED_SLACK_S = 5.0
 """A process that was stopped within so long after the last step made none for that reason alone."""
-
-
-SILENT_S = 10.0
-"""A pause of an attempt beyond which learned limits hold no more, where attempts were stopped for silence before."""
 RESTS_SWITCHES_PER_S = 5.0
 """Of all threads together: timers of progress bars and monitors wake a few times a minute."""
 
@@ -109,26 +102,6 @@ def whole_job_rested_s(history: History) -> float:
     if history.has_unread_gpus:
         return 0.0
     return min([_lasted_s(history, history.processes, still), *_gpus_rested_s(history, since)])
-
-
-def count_silences_here(history: History) -> int:
-    """Return how many attempts before this one were stopped for silence after the step that is its last."""
-    return history.silences.count_at(_find_last_step(history))
-
-
-def is_silent_again(history: History) -> bool:
-    """Whether silences after this step, or others of this attempt, have shown to be the program's own, it may be."""
-    return count_silences_here(history) > 0 or history.silences.longest_pause_s > SILENT_S
-
-
-def lengthen_limit_s(history: History, limit_s: float, at_most_s: float) -> float:
-    """Return a limit on silence, longer where silences are known that may be the program's own."""
-    return history.silences.lengthen(limit_s, _find_last_step(history), at_most_s)
-
-
-def _find_last_step(history: History) -> int | None:
-    """Return the last step as the training counts it; None where that is not known."""
-    return None if history.last_step is None or history.scale is Scale.ATTEMPT else history.last_step.step
 
 
 def find_last_sign(history: History) -> Moment:

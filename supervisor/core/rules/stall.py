@@ -33,12 +33,10 @@ from supervisor.core.moments import Moment
 from supervisor.core.readings import ProcessReading, Stage
 from supervisor.core.remedies import causes
 from supervisor.core.rules.dead_worker import is_ending_by_exception
+from supervisor.core.rules.known_silences import count_silences_here, is_silent_again, lengthen_limit_s
 from supervisor.core.rules.lost_process import find_lost_training
 from supervisor.core.rules.rest import (
     awaits_outside,
-    count_silences_here,
-    is_silent_again,
-    lengthen_limit_s,
     rested_s,
     resting_limit_s,
     stopped_s,
