@@ -9,17 +9,18 @@ import os
 import pickle
 import sys
 import threading
+import time
 from collections.abc import Callable
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
 
-import supervisor
 from supervisor.children.child import Child
 from supervisor.children.file_server import pack, read_message, write_fully
+from supervisor.children.installed import AT_START, MARK, ROOT, was_replaced
 from supervisor.children.prompt_thread import PromptThread
 from supervisor.children.running_limit import RunningLimit
 from supervisor.children.start import PIPE, start
+from supervisor.core.stats.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 TRIES = 2
-SERVE = "import sys; sys.path.append(sys.argv[1]); from supervisor.children.file_server import serve; serve()"
+LOG_AGAIN_S = 600.0
+SERVE = (
+    "import sys; sys.path.append(sys.argv[1]); from supervisor.children.file_server import serve; serve(*sys.argv[1:])"
+)
+REPLACED = "the package was replaced since this process began"
 
 
 class NoAnswerError(RuntimeError):
@@ -42,8 +47,8 @@ class _Asked:
         self.overdue = False
         """Whether who asked waits for it no more."""
         self.answered = threading.Event()
-        self.answer: tuple[bool, Any] | None = None
-        """None where the process ended before."""
+        self.answer: tuple[bool | None, Any] | None = None
+        """As `file_server.answer_to` has it; None where the process ended before."""
 
 
 class FileServer:
@@ -56,6 +61,7 @@ class FileServer:
         """Those of the present process that are still to be written to it."""
         self._asked: dict[int, _Asked] = {}
         self._last = 0
+        self._log_limit = LogLimit(LOG_AGAIN_S)
 
     @property
     def pid(self) -> int | None:
@@ -66,7 +72,8 @@ class FileServer:
     def do(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         """Return what `work` returns there, or raise what it raises.
 
-        Where no process can be started it is done here. Raises NoAnswerError where two of them ended over it.
+        Where no process can be started, or what it would import is of another version by now, it is done here. Raises
+        NoAnswerError where two of them ended over it.
         """
         return self.do_within(None, work, *given, **named)
 
@@ -82,18 +89,24 @@ class FileServer:
             try:
                 asked = self._ask(body)
             except (OSError, RuntimeError, MemoryError) as error:
-                log.warning("files.not_apart", extra={"fields": {"why": str(error)}})
-                return work(*given, **named)
+                return self._do_here(str(error), work, *given, **named)
             limit = None if limit_s is None else RunningLimit(limit_s)
             if not (asked.answered.wait() if limit is None else limit.wait_for(asked.answered.wait)):
                 asked.overdue = True
                 raise _late(limit_s)
             if asked.answer is not None:
                 succeeded, value = asked.answer
+                if succeeded is None:
+                    return self._do_here(value, work, *given, **named)
                 if succeeded:
                     return cast("T", value)
                 raise value
         raise NoAnswerError(f"the process that works on files ended {TRIES} times before it had answered")
+
+    def _do_here(self, why: str, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        if self._log_limit.allows(why, time.perf_counter()):
+            log.warning("files.not_apart", extra={"fields": {"why": why}})
+        return work(*given, **named)
 
     def _is_overdue(self, body: bytes) -> bool:
         with self._lock:
@@ -110,9 +123,13 @@ class FileServer:
         return asked
 
     def _begin(self) -> None:
-        root = str(Path(supervisor.__file__).resolve().parents[1])
+        if was_replaced():
+            raise OSError(REPLACED)
         # -S -I: it imports nothing from a directory of a user, which may lie on such a file system.
-        command, env = [sys.executable, "-S", "-I", "-c", SERVE, root], {**os.environ, "MALLOC_ARENA_MAX": "1"}
+        command, env = (
+            [sys.executable, "-S", "-I", "-c", SERVE, ROOT, MARK, AT_START or ""],
+            {**os.environ, "MALLOC_ARENA_MAX": "1"},
+        )
         child = start(command, stdin=PIPE, stdout=PIPE, env=env)
         questions: SimpleQueue[bytes] = SimpleQueue()
         try:

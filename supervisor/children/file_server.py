@@ -2,7 +2,8 @@
 
 A thread that waits for a file system beyond SIGKILL keeps its process from ending: here that process is this one.
 The kernel ends it when the daemon has ended: the pipe from it may still be held open, by what the daemon has forked or
-by what is left of itself in the kernel. It imports what it is asked for, and until then as little as it can.
+by what is left of itself in the kernel. It imports what it is asked for, and until then as little as it can; after an
+upgrade it imports no more, since the daemon is of the version before.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import _queue
 import _thread
 import ctypes
+import io
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -70,11 +73,34 @@ class Threads:
                 self._idle += 1
 
 
-def answer_to(body: bytes) -> bytes:
-    """Do what a question asks for; return whether that succeeded, and its value or its error."""
+class _OtherVersionError(Exception):
+    """What is asked for would be imported from another version than the daemon's."""
+
+
+class _Questions(pickle.Unpickler):
+    """Finds what a question names: imported here, or else in the package as long as that is the daemon's version."""
+
+    def __init__(self, body: bytes, is_replaced: Callable[[], bool]) -> None:
+        super().__init__(io.BytesIO(body))
+        self._is_replaced = is_replaced
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what has a name in a module. Raises _OtherVersionError."""
+        if module not in sys.modules and self._is_replaced():
+            raise _OtherVersionError(f"{module} is to be imported, and the package was replaced")
+        return super().find_class(module, name)
+
+
+def answer_to(body: bytes, is_replaced: Callable[[], bool]) -> bytes:
+    """Do what a question asks for; return whether that succeeded, and its value or its error.
+
+    Neither, with the reason, where that would import another version.
+    """
     try:
-        work, given, named = pickle.loads(body)  # noqa: S301 - the daemon's own, over a pipe that only it has
+        work, given, named = _Questions(body, is_replaced).load()
         return pickle.dumps((True, work(*given, **named)))
+    except _OtherVersionError as error:
+        return pickle.dumps((None, str(error)))
     except Exception as error:  # noqa: BLE001 - raised where it was asked
         return _pack_error(error)
 
@@ -90,13 +116,23 @@ def _pack_error(error: Exception) -> bytes:
     return packed_error
 
 
-def serve() -> None:
-    """Answer until the daemon has ended; the thread that started this process stays as long as it (`Child`)."""
+def serve(root: str, mark: str, version: str) -> None:
+    """Answer until the daemon has ended; the thread that started this process stays as long as it (`Child`).
+
+    `version` is what `installed.identify` returned of the file `mark` below `root` when the daemon began.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     writing = _thread.allocate_lock()
 
+    def is_replaced() -> bool:
+        try:
+            found = os.stat(f"{root}/{mark}")  # noqa: PTH116 - pathlib is a megabyte of this process
+        except OSError:
+            return True
+        return f"{found.st_dev} {found.st_ino} {found.st_mtime_ns}" != version
+
     def answer(number: int, body: bytes) -> None:
-        message = pack(number, answer_to(body))
+        message = pack(number, answer_to(body, is_replaced))
         with writing:
             try:
                 write_fully(ANSWERS, message)

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from supervisor import programs
+from supervisor.children.installed import was_replaced
 from supervisor.config.difference import Difference, difference
 from supervisor.config.load import Checked, check_if_it_answers
 from supervisor.config.problems import Problem
@@ -46,7 +47,8 @@ def read_apart(config: Path, in_force: Settings) -> tuple[Checked, Difference]:
         return _refuse(config, f"not within {LIMIT_S:.0f} s", "see to its file system, or shorten it")
     if ran.status != 0:
         why = ran.stderr.decode("utf-8", "replace").strip()[-WHY_CHARS:]
-        return _refuse(config, f"the process that reads it ended with {ran.status}: {why}", "reload again")
+        again = "restart the daemon: the package was replaced" if was_replaced() else "reload again"
+        return _refuse(config, f"the process that reads it ended with {ran.status}: {why}", again)
     try:
         found: tuple[Checked, Difference] = pickle.loads(ran.stdout)  # noqa: S301 - from a child of ours, over a pipe that only it has
     except Exception as error:  # noqa: BLE001 - whatever the classes of another version make of it

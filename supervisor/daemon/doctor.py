@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from supervisor.children.installed import was_replaced
 from supervisor.children.start import why_not_apart
 from supervisor.control.types import DoctorLine
 from supervisor.core.remedies.gpu_issues import issues_of
@@ -43,6 +44,13 @@ class DaemonChecks:
                 found=f"child processes inherit the daemon's open files ({why}): while a file system hangs under "
                 "one of these files, no training can be started",
                 remedy="allow unshare(2) or close_range(2), for instance in the container's seccomp profile",
+            )
+        if was_replaced():
+            yield DoctorLine(
+                name="version",
+                level="warn",
+                found="the package was replaced since the daemon began, which is of the version before",
+                remedy="sudo systemctl restart rocm-supervisor; trainings go on",
             )
         yield from self._check_threads()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from supervisor.daemon.checkpoints.candidates import fingerprint
 from supervisor.runner.folder_checkpoints import TreeError, fingerprint_of
 
 LIMIT_S = 60.0
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -97,6 +99,34 @@ def test_one_that_was_killed_is_replaced_and_asked_again(server: FileServer, tmp
     os.kill(first, signal.SIGKILL)
     assert server.do(os.path.isdir, tmp_path)
     assert server.pid != first
+
+
+UPGRADED = """
+import logging, os, pathlib, sys
+from supervisor.children import shared_files
+from supervisor.children.file_asks import FileServer
+from supervisor.runner import folder_checkpoints
+
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+server, place = FileServer(), pathlib.Path(sys.argv[1])
+server.do(shared_files.stat_each, [place])
+first = server.pid
+os.rename(place / "supervisor", place / "before")
+print(server.do(shared_files.stat_each, [place])[0].st_ino == place.stat().st_ino)
+(place / "supervisor").mkdir()
+(place / "supervisor" / "__init__.py").touch()
+print(server.do(folder_checkpoints.fingerprint_of, place / "last.pt").size_bytes, server.pid == first)
+os.kill(first, 9)
+print(server.do(folder_checkpoints.fingerprint_of, place / "last.pt").size_bytes, server.pid)
+"""
+
+
+def test_after_an_upgrade_nothing_of_the_other_version_is_imported_or_started_for_it(tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "supervisor", tmp_path / "supervisor", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "last.pt").write_bytes(b"12345")
+    command, env = [sys.executable, "-c", UPGRADED, str(tmp_path)], {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.stdout.splitlines() == ["True", "files.not_apart", "5 True", "files.not_apart", "5 None"], done.stderr
 
 
 def test_what_ends_it_each_time_has_no_answer(server: FileServer) -> None:
