@@ -39,6 +39,13 @@ def test_a_sound_checkpoint_is_proven_with_its_fingerprint(sound: Path) -> None:
     assert checkpoint.fingerprint == fingerprint_of(sound)
 
 
+def test_limits_of_the_daemon_that_are_lower_than_its_own_keep_none_from_being_proven(
+    sound: Path, tmp_path: Path
+) -> None:
+    limited = f'#!/bin/sh\nulimit -v 2000000\nulimit -t 100\nexec {sys.executable} "$@"'
+    assert Prover(python=script(tmp_path / "limited", limited)).prove(sound).verdict is Verdict.PROVEN
+
+
 def test_a_rejected_checkpoint_has_its_reason(tmp_path: Path) -> None:
     (tmp_path / "x.pt").touch()
     checkpoint = Prover().prove(tmp_path / "x.pt")

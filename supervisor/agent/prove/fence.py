@@ -31,9 +31,16 @@ def confine(memory_limit_bytes: int, cpu_limit_s: int) -> None:
         (resource.RLIMIT_CPU, cpu_limit_s),
     ):
         if value:
-            resource.setrlimit(limit, (value, value))
+            lower(limit, value)
     for limit in (resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE):
         resource.setrlimit(limit, (0, 0))
+
+
+def lower(limit: int, value: int) -> None:
+    """Set a limit of this process, or leave it where it is lower already: it may not be raised."""
+    _, most = resource.getrlimit(limit)
+    value = value if most == resource.RLIM_INFINITY else min(value, most)
+    resource.setrlimit(limit, (value, value))
 
 
 def leave(libc: Any, word: Any) -> None:

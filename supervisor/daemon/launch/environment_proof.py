@@ -33,9 +33,11 @@ WORDS_MAX = 300
 PROGRAM = """\
 import os, resource, sys
 path, limit_s = sys.argv[1], int(sys.argv[2])
-resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
 size = os.path.getsize(path) if os.path.isfile(path) else 0
-resource.setrlimit(resource.RLIMIT_DATA, ((8 << 30) + 4 * size,) * 2)
+for limit, value in ((resource.RLIMIT_CPU, limit_s), (resource.RLIMIT_DATA, (8 << 30) + 4 * size)):
+    most = resource.getrlimit(limit)[1]
+    value = value if most == resource.RLIM_INFINITY else min(value, most)
+    resource.setrlimit(limit, (value, value))
 try:
     import torch
     if path.endswith(".safetensors"):
