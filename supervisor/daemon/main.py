@@ -22,7 +22,13 @@ from supervisor.control.listen import ListenError
 from supervisor.daemon import reload
 from supervisor.daemon.launch.launchers import LauncherError
 from supervisor.daemon.process import logging_setup
-from supervisor.daemon.process.startup import EarlyHangup, StateLockedError, keep_one_heap, wait_for_state
+from supervisor.daemon.process.startup import (
+    EarlyHangup,
+    StateLockedError,
+    keep_one_heap,
+    open_standard_files,
+    wait_for_state,
+)
 from supervisor.daemon.process.systemd import Notifier
 from supervisor.daemon.service import Service
 from supervisor.daemon.wiring import assemble
@@ -67,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     With `--role`, run a part of a training on several nodes.
     """
+    open_standard_files()
     given = sys.argv[1:] if arguments is None else arguments
     own = given[: given.index("--")] if "--" in given else given
     if any(argument == "--role" or argument.startswith("--role=") for argument in own):

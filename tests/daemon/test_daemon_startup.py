@@ -41,6 +41,21 @@ sys.stdin.read()
 """
 
 
+WITHOUT_STANDARD_FILES = """
+import os, sys
+from supervisor.daemon.main import main
+status = main(["--config", sys.argv[1]])
+with open(sys.argv[2], "w") as answer:
+    print(status, *(os.readlink(f"/proc/self/fd/{number}") for number in range(3)), file=answer)
+"""
+
+
+def test_a_daemon_that_is_started_without_standard_files_gives_their_numbers_to_no_other_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_STANDARD_FILES, str(tmp_path / "absent.toml"), str(tmp_path / "answer")]
+    subprocess.run(["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], check=True, timeout=120)
+    assert (tmp_path / "answer").read_text() == "78 /dev/null /dev/null /dev/null\n"
+
+
 def test_a_second_holder_is_refused_with_the_pid_of_the_first_until_that_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:

@@ -12,6 +12,7 @@ import fcntl
 import logging
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +31,7 @@ M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 """From glibc's malloc.h."""
 MAPPED_FROM_BYTES = 128 * 1024
 """glibc's own value at the start of a process."""
+STANDARD_FILES = 3
 LOCK = "daemon.lock"
 FOLDERS = ("jobs", "code", "requests")
 """What a daemon makes in its state directory."""
@@ -51,6 +53,22 @@ class EarlyHangup:
     def __call__(self, _number: int, _frame: object) -> None:
         """Note the signal."""
         self.came = True
+
+
+def open_standard_files() -> None:
+    """Open /dev/null in the place of each standard file that this process was started without.
+
+    Else the next file that it opens would have that number, the database for one, and what is printed would go there.
+    To be called before the first file.
+    """
+    for number in range(STANDARD_FILES):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def lock_state(state: Path) -> int:
