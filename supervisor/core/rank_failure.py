@@ -34,6 +34,8 @@ _CONSEQUENCE = re.compile(
 _PIPE_BROKE = frozenset({"EOFError", "BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError"})
 """What a process raises that reads from, or writes to, another one that is gone."""
 _INNER = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit)): ?(.*)$", re.M)
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
+"""A notebook's traceback is coloured, between the type and the message as well."""
 _ENDING = (SIGTERM, SIGINT)
 """What launchers send to the ranks that are left."""
 
@@ -96,14 +98,30 @@ def first_failure(raised: Sequence[Raised]) -> Raised | RankKilled | RankExited 
 def _find_newest(raised: list[Raised]) -> Raised | None:
     """Return the exception that ended one process, which is its newest; None where there was none.
 
-    Processes that it started may raise too: of two that are joined by a pipe, the other's only says that it broke.
+    Processes that it started may raise too: of two that are joined by a pipe, the other's only says that it broke, and
+    one that runs a program in another process, as that of a notebook's cells, quotes what that raised.
     """
     others = [item for item in raised if item.kind not in _PIPE_BROKE]
     whose = {item.pid for item in others}
     newest = raised[-1] if raised else None
     if newest is None or newest.kind not in _PIPE_BROKE or whose <= {newest.pid}:
-        return newest
+        return newest and (_find_quoted(newest, others) or newest)
     return others[-1]
+
+
+def _find_quoted(report: Raised, others: Sequence[Raised]) -> Raised | None:
+    """Return the newest exception of another process that a report quotes: by its type, and its message's first line.
+
+    What a report adds may be the source that failed, in which any word may be.
+    """
+    if all(item.pid == report.pid for item in others):
+        return None
+    quoted = {(kind.rpartition(".")[2], text.strip()) for kind, text in _INNER.findall(_COLOUR.sub("", report.text))}
+    return next((item for item in reversed(others) if item.pid != report.pid and _title_of(item) in quoted), None)
+
+
+def _title_of(raised: Raised) -> tuple[str, str]:
+    return raised.kind, str(raised.facts.get("message") or "").partition("\n")[0].strip()
 
 
 def is_consequence(kind: str, message: str) -> bool:

@@ -276,6 +276,34 @@ def test_a_pipe_that_broke_is_named_where_no_process_raised_anything_else() -> N
     assert flag.message.startswith("BrokenPipeError")
 
 
+CELL = """An error occurred while executing the following cell:
+------------------
+import socket, torch
+state = torch.load("last.pt")
+------------------
+
+\x1b[31mOSError\x1b[39m                                   Traceback (most recent call last)
+\x1b[36mFile \x1b[39m\x1b[32mserialization.py:807\x1b[39m, in __init__
+\x1b[31mOSError\x1b[39m: [Errno 22] Invalid argument
+"""
+
+
+def test_what_a_notebooks_cell_raised_is_the_cause_and_not_the_program_that_quotes_it() -> None:
+    """The program's message begins with the source of the cell, by whose words nothing is known of its failure."""
+    timeline = raises(story(), "OSError", "[Errno 22] Invalid argument", pid=400)
+    flag = raises(timeline, "CellExecutionError", CELL, pid=4242).exits(1).check(Crash())
+    assert flag is not None
+    assert flag.message.startswith("OSError: [Errno 22] Invalid argument")
+    assert flag.start_failure is not None
+
+
+def test_an_exception_of_another_process_that_is_not_quoted_is_not_the_cause() -> None:
+    timeline = raises(story(), "OSError", "[Errno 2] No such file or directory", pid=400)
+    flag = raises(timeline, "CellExecutionError", CELL, pid=4242).exits(1).check(Crash())
+    assert flag is not None
+    assert flag.message.startswith("CellExecutionError: ")
+
+
 def test_a_start_that_fails_in_the_same_way_on_every_rank_is_given_up() -> None:
     timeline = life()
     for pid in (200, 300):
