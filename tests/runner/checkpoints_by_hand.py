@@ -46,6 +46,17 @@ def weights() -> dict[str, torch.Tensor]:
     )
 
 
+def save_as_cpp(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Save as C++ does: classes that have attributes and no function, one named by the address of a parameter."""
+    root, state = torch.nn.Module(), torch.nn.Module()
+    for name, value in tensors.items():
+        root.register_buffer(name.replace(".", "_"), value)
+    state.register_buffer("exp_avg", torch.ones(3, 3))
+    root.add_module("94838916769728", state)
+    root.__dict__["epoch"] = 3
+    torch.jit.script(root).save(str(path))
+
+
 def spoilt(name: str, value: float) -> dict[str, torch.Tensor]:
     made = weights()
     for at in (1, 2):
@@ -120,6 +131,8 @@ def write_all(folder: Path) -> None:
         "own.pt",
     )
     torch.jit.script(torch.nn.Linear(2, 2)).save(str(folder / "script.pt"))
+    save_as_cpp(weights(), folder / "cpp.pt")
+    save_as_cpp(spoilt("conv.weight", float("nan")), folder / "cpp_nan.pt")
 
 
 if __name__ == "__main__":

@@ -158,6 +158,27 @@ def test_what_cannot_be_resumed_from_is_rejected(made: Path, name: str, reason: 
 
 
 @pytest.mark.train
+def test_what_cpp_saves_is_proven_though_it_is_an_archive_of_torchscript(made: Path) -> None:
+    answer = answer_of(made / "cpp.pt")
+    assert (answer["reason"], answer["verdict"], answer["tensors"], answer["epoch"]) == (None, "proven", 9, 3)
+    profile = profile_of(answer["profile"])
+    assert profile is not None
+    assert "94838916769728" not in str(profile.parts())  # the address is another one in the next process
+    assert "2 of 288 numbers in conv_weight" in reason_of(made / "cpp_nan.pt")
+
+
+@pytest.mark.train
+def test_code_that_was_compressed_and_is_damaged_is_found(made: Path, tmp_path: Path) -> None:
+    whole = bytearray((made / "cpp.pt").read_bytes())
+    with zipfile.ZipFile(made / "cpp.pt") as archive:
+        info = next(item for item in archive.infolist() if item.compress_type == zipfile.ZIP_DEFLATED)
+    at = info.header_offset + info.compress_size
+    whole[at : at + 8] = b"\xff" * 8
+    (tmp_path / "flipped.pt").write_bytes(whole)
+    assert reason_of(tmp_path / "flipped.pt").startswith("damaged: ")
+
+
+@pytest.mark.train
 @pytest.mark.parametrize("name", ["trained", "weights", "legacy"])
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999, 1.0])
 def test_a_file_that_was_cut_is_rejected_wherever_it_was_cut(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, Iterator, List, Tuple
 
 from .kinds import DTYPES, Path, Rejected
@@ -15,6 +16,10 @@ PART = "rocm_supervisor_part"
 DEPTH = 64
 """Parts of a name that are kept: no module lies so deep."""
 KEY_BITS = 64
+ADDRESS = re.compile(r"[0-9]{12,20}\Z")
+"""Name of a parameter in the state of an optimizer that C++ has saved: its address, another one in each process."""
+SAVED_BY_CPP = "__torch__"
+"""Where the classes of a TorchScript archive are, and of what C++ saves."""
 
 
 def walk(root: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
@@ -57,7 +62,8 @@ def name_part(key: Any) -> Path:
         return ()
     if isinstance(key, int) and key.bit_length() > KEY_BITS:
         return ()
-    return (str(key)[:NAME_CHARACTERS],)
+    marked = "@" if isinstance(key, str) and ADDRESS.match(key) else ""
+    return (marked + str(key)[:NAME_CHARACTERS],)
 
 
 def tensors_in(root: Any, optimizers: Dict[str, int], top: str = "") -> List[Tensor]:
@@ -94,5 +100,8 @@ def tensor_of(name: str, args: Any) -> Tensor:
 def entries_of(root: Any) -> Dict[Any, Any]:
     """Return the named entries at the top of a checkpoint."""
     if isinstance(root, StandIn):
+        state = root.__dict__["state"]
+        if root.origin[0].partition(".")[0] == SAVED_BY_CPP and isinstance(state, dict):
+            return state
         return {key: value for key, value in root.__dict__["items"] if isinstance(key, str)}
     return root if isinstance(root, dict) else {}

@@ -9,7 +9,8 @@ import os
 import re
 import struct
 import zipfile
-from typing import Any, BinaryIO, Dict, List
+import zlib
+from typing import Any, BinaryIO, Dict, List, Optional
 
 from .contents import tensors_in
 from .kinds import FLOATS, SAFETENSORS, SIZES, Place, PlaceOf, Read, Rejected
@@ -20,6 +21,7 @@ from .window import Window
 
 MAGIC_LEGACY = 0x1950A86A20F9469CFC6C
 """First pickle of torch's format before 1.6 (torch/serialization.py)."""
+DEFINES = re.compile(rb"^[ \t]*def ", re.M)
 HEADER_LIMIT_BYTES = 100000000
 """Of a safetensors file, as in its own library."""
 
@@ -91,20 +93,39 @@ def open_entry(file: BinaryIO, info: zipfile.ZipInfo) -> BinaryIO:
 
 
 def check_entries(archive: zipfile.ZipFile, entries: Dict[str, zipfile.ZipInfo], size: int, prefix: str) -> None:
-    """Raise Rejected unless an archive is whole, of this machine's byte order, and none that torch would run."""
-    if prefix + "constants.pkl" in entries:
-        raise Rejected("no checkpoint: a TorchScript program")
-    if any(info.compress_type != zipfile.ZIP_STORED or info.file_size > size for info in entries.values()):
+    """Raise Rejected unless an archive is whole, of this machine's byte order, and none that torch would run.
+
+    C++ saves all states in the format of TorchScript: classes that name their attributes, and no function to be run.
+    """
+    code = prefix + "code/"
+    if any(info.file_size > size or not is_stored(info, code) for info in entries.values()):
         raise Rejected("no checkpoint: torch does not compress its archives")
     if sum(info.file_size for info in entries.values()) > size:
         raise Rejected("damaged: its entries lie over each other")
     if min(info.header_offset for info in entries.values()) > 0:  # the end that was found is that of an archive in it
         raise Rejected("truncated: it begins as an archive and ends within one of its files")
-    damaged = archive.testzip()
+    damaged = find_damaged(archive)
     if damaged is not None:
         raise Rejected("damaged: %s does not match its checksum" % damaged)
+    source = [name for name in entries if name.startswith(code) and name.endswith(".py")]
+    if prefix + "constants.pkl" in entries and any(DEFINES.search(archive.read(name)) for name in source):
+        raise Rejected("no checkpoint: a TorchScript program")
     if prefix + "byteorder" in entries and archive.read(prefix + "byteorder").strip() != b"little":
         raise Rejected("written on a big-endian machine")
+
+
+def is_stored(info: zipfile.ZipInfo, code: str) -> bool:
+    """Whether an entry lies in the archive as it is; those below `code`, of TorchScript, may be compressed."""
+    is_code = info.filename.startswith(code)
+    return info.compress_type == zipfile.ZIP_STORED or (is_code and info.compress_type == zipfile.ZIP_DEFLATED)
+
+
+def find_damaged(archive: zipfile.ZipFile) -> Optional[str]:
+    """Return the first entry whose bytes are not those that were written; None where all are."""
+    try:
+        return archive.testzip()
+    except zlib.error:
+        return "what is compressed in it"
 
 
 def data_offset(file: BinaryIO, info: zipfile.ZipInfo) -> int:
