@@ -227,6 +227,9 @@ def test_lines_of_other_frameworks_are_read(line: str, batch: int, batches: int 
         ("Cost after step     5: -0.9999999", 5, None, None, -0.9999999),
         ("Cost after iteration 100: 0.6931", 100, None, None, 0.6931),
         ("loss at step 20/400 = 3.1", 20, 400, None, 3.1),
+        ("INFO:tensorflow:loss = 0.063111134, step = 321 (0.625 sec)", 321, None, None, 0.063111134),
+        ("I0101 12:00:00.1 140 session_run_hooks.py:260] loss = 1.2, step = 100", 100, None, None, 1.2),
+        ("loss: 0.5, iteration: 10", 10, None, None, 0.5),
         ("It: 4 | loss: 3.5", 4, None, None, 3.5),
         ("it: 300, Loss: 1.2e-03", 300, None, None, 0.0012),
         ("[Iter 11] cost = 0.5", 11, None, None, 0.5),
@@ -239,7 +242,7 @@ def test_lines_of_other_frameworks_are_read(line: str, batch: int, batches: int 
 def test_a_count_with_a_cost_or_a_loss_is_read(
     line: str, batch: int, batches: int | None, epoch: int | None, loss: float
 ) -> None:
-    """PennyLane's tutorials, loops of courses, and libraries for time series."""
+    """PennyLane's tutorials, loops of courses, TensorFlow's hooks, and libraries for time series."""
     seen = read(line)
     assert (seen.batch, seen.batches, seen.epoch, seen.loss, seen.place) == (batch, batches, epoch, loss, batch)
 
@@ -247,6 +250,7 @@ def test_a_count_with_a_cost_or_a_loss_is_read(
 def test_a_cost_that_is_no_number_is_named() -> None:
     assert read("Iter: 11 | Cost: nan").not_finite == ("Cost",)
     assert read("Cost after step 5: nan").not_finite == ("cost",)
+    assert read("INFO:tensorflow:loss = nan, step = 5 (0.6 sec)").not_finite == ("loss",)
 
 
 @pytest.mark.parametrize(
@@ -284,6 +288,8 @@ def test_a_printed_part_of_the_whole_is_a_place(line: str) -> None:
         "Cost after tax: 5",
         "loss at step: 3",
         "Loss after epoch 5: 0.3",
+        "INFO:tensorflow:Saving dict for global step 300: average_loss = 0.1, global_step = 300, loss = 0.2",
+        "loss = mse, step = 100",
         "Energy: -1.13",
         "  iters: 100, epochs: 10 each",
     ],

@@ -76,6 +76,13 @@ _LOSS_AFTER = re.compile(
     re.I,
 )
 """PennyLane's `Cost after step     5:  0.3500000`, and courses' `Cost after iteration 100: 0.64`."""
+_LOSS_FIRST = re.compile(
+    r"^\s{0,8}(?:INFO:tensorflow:|I\d{4} [^\]]{1,80}\] )?(?P<name>loss|cost)\s?[=:]\s{0,4}"
+    rf"(?P<value>{_NUMBER}),\s{{1,4}}(?:global[ _])?(?:step|iter(?:ation)?)\s?[=:]\s{{0,4}}"
+    r"(?P<batch>\d{1,12})(?=[\s,|)]|$)",
+    re.I,
+)
+"""TensorFlow's hooks, of Estimator and of MonitoredTrainingSession: `loss = 0.631, step = 320 (0.6 sec)`."""
 _BATCH_AND_EPOCH = re.compile(r"^\s{0,8}iters: (?P<batch>\d{1,9}), epoch: (?P<epoch>\d{1,7}) \| (?=loss: )")
 """Informer, and the libraries for time series that come of it: epochs from 1, batches in the epoch."""
 _EPOCH_AND_BATCH = re.compile(
@@ -230,8 +237,8 @@ def _parse_epoch_and_batch(line: str) -> Progress | None:
     return _build_progress("batches", found, epoch_from=1 if found["epochs"] else 0, rest=line[found.end() :])
 
 
-def _parse_loss_after(line: str) -> Progress | None:
-    found = _LOSS_AFTER.match(line)
+def _parse_loss_and_count(line: str) -> Progress | None:
+    found = _LOSS_AFTER.match(line) or _LOSS_FIRST.match(line)
     if found is None:
         return None
     losses = {found["name"].lower(): _parse_number(found["value"])}
@@ -292,7 +299,7 @@ _READERS: tuple[tuple[Sequence[str], tuple[Reader, ...]], ...] = (
         (
             _reader("iterations", _ITERATION, overlap_chars=1),
             _reader("iterations", _COUNTED_LOSS),
-            _parse_loss_after,
+            _parse_loss_and_count,
         ),
     ),
     (("epoch ", '"num_updates"'), (_parse_fairseq,)),
