@@ -27,6 +27,7 @@ from supervisor.core.readings import ExitStatus, Stage, StepRecord
 from supervisor.core.stats.rate_limit import Allowance
 from supervisor.daemon.clock import Clock, begin_limit
 from supervisor.daemon.fence import describe_error
+from supervisor.daemon.inner_pids import InnerPids
 from supervisor.daemon.threads import Post, Threads
 from supervisor.runner.attempt_folder import read_exit, read_shim
 from supervisor.sources.attempt.agent_log import AgentLogReader
@@ -83,6 +84,7 @@ class FollowedAttempt:
     """Whether it ran in an earlier boot of the machine, so that nothing of it can be left."""
     recorders: dict[int, RecorderReader] = field(init=False, default_factory=dict)
     agent: AgentLogReader = field(init=False)
+    inner_pids: InnerPids = field(init=False)
     output: OutputReader = field(init=False)
     stage: Stage | None = field(init=False, default=None)
     stage_complete: bool = field(init=False, default=False)
@@ -111,6 +113,7 @@ class FollowedAttempt:
     def __post_init__(self) -> None:
         # The agent log is read from the start each time: a new daemon needs the plan again.
         self.agent = AgentLogReader(self.folder, allowance=Allowance(WORDS_PER_S, WORDS_AT_ONCE))
+        self.inner_pids = InnerPids(self.folder)
         self.output = OutputReader(self.folder, self.output_limit_bytes, offset=self.output_offset)
         self.recorders[0] = RecorderReader(self.folder)
 
@@ -425,6 +428,8 @@ class AttemptReader:
             followed.agent, facts = self._use(followed.agent, methodcaller("finish", now))
         else:
             followed.agent, facts = self._use(followed.agent, methodcaller("read", now, WAITING_LIMIT))
+        if facts:
+            followed.inner_pids.look()
         for fact in facts:
             self._put(
                 ev.AgentReported(
@@ -432,9 +437,9 @@ class AttemptReader:
                     job=followed.job,
                     attempt=followed.attempt,
                     agent_event=fact.agent_event,
-                    facts=fact.facts,
+                    facts=followed.inner_pids.replace_in(fact.facts),
                     offset=fact.offset,
-                    pid=fact.pid,
+                    pid=followed.inner_pids.find(fact.pid),
                     rank=fact.rank,
                 )
             )

@@ -346,7 +346,7 @@ class Watch:
                     send(process, signal.SIGCONT)
         elif number == signal.SIGUSR1:
             for process in self._list_tree():
-                dump = os.path.join(self.folder, RUN, "stacks", f"{process.pid}.txt")
+                dump = os.path.join(self.folder, RUN, "stacks", f"{read_inner_pid(process.pid)}.txt")
                 if os.path.exists(dump) and catches(process.pid, STACKS_SIGNAL):
                     send(process, STACKS_SIGNAL)
 

@@ -70,7 +70,7 @@ def _take_own(folder: Path, launcher: Launcher, slot: str, target: EvidenceFolde
     tree = {process.pid: process for process in tree_of(folder)}
     if not tree and is_shim_hidden(folder):
         return _take_hidden(folder, launcher, slot, target)
-    dumps = {pid: f"{names.STACKS}/{pid}.txt" for pid in list(tree)[:PROCESSES_LIMIT]}
+    dumps = {pid: f"{names.STACKS}/{process_table.read_inner_pid(pid)}.txt" for pid in list(tree)[:PROCESSES_LIMIT]}
     asked = {
         pid: name
         for pid, name in dumps.items()

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from supervisor.core import attempt_files as names
@@ -64,9 +64,11 @@ class Attempts:
         self.launcher.launch("job", folder)
         return folder
 
-    def python(self, code: str, *, env: dict[str, str] | None = None, save_s: float = 5) -> Path:
+    def python(
+        self, code: str, *, env: dict[str, str] | None = None, save_s: float = 5, below: Sequence[str] = ()
+    ) -> Path:
         """Launch a Python training; it has set up once `ready` lies in its folder (see READY)."""
-        folder = self.prepare([sys.executable, "-c", code], env=env, save_s=save_s)
+        folder = self.prepare([*below, sys.executable, "-c", code], env=env, save_s=save_s)
         launch = json.loads((folder / names.LAUNCH).read_text())
         launch["cwd"] = str(folder)
         (folder / names.LAUNCH).write_text(json.dumps(launch))

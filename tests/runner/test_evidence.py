@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from attempts_by_hand import Attempts, pids_in, until
 from supervisor.core import attempt_files as names
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading, HostReading, StepRecord
+from supervisor.daemon.inner_pids import InnerPids
 from supervisor.runner import process_table
 from supervisor.runner.evidence import EvidenceFacts, read_output_tail, take
 from tests.rigs.no_threads import no_threads
@@ -109,6 +111,23 @@ def test_every_thread_of_every_process_shows_where_it_stands(runs: Attempts) -> 
     assert training is not None
     assert "the_step_that_hangs" in stacks[training]
     assert "wedged_in_the_loader" in stacks[training]
+
+
+def test_a_training_with_numbers_of_its_own_shows_where_it_stands(runs: Attempts) -> None:
+    """As in a container: it knows itself as process 1, and its dump is called so."""
+    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody take numbers of their own")
+    folder = runs.python(DUMPING.replace("WORKERS", "0"), below=command)
+    until((folder / "ready").exists, "the training has set up")
+    assert pids_in(folder / "pids") == [1]
+    result = take(folder, runs.launcher, "job", EvidenceFacts(), "job-1", limit_s=60.0)
+    (dump,) = result.folder.glob("stacks-*.txt")
+    assert dump.name != "stacks-1.txt"
+    assert "the_step_that_hangs" in dump.read_text()
+    numbers = InnerPids(folder)
+    numbers.look()
+    assert dump.name == f"stacks-{numbers.find(1)}.txt"
 
 
 @pytest.mark.alone(reason="compares a duration with a limit")
