@@ -29,8 +29,9 @@ from supervisor.core.remedies.budget import Ledger
 from supervisor.core.remedies.last_resorts import RESORTS, ResortTaken
 from supervisor.core.remedies.trials import Trial
 from supervisor.core.rules import cause_of
+from supervisor.core.rules.crash_diagnosis import has_crashed
 from supervisor.core.scale import Scale
-from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT
+from supervisor.core.start_failure import ABOUT_NO_CHECKPOINT, STATUS, is_passing
 from supervisor.core.triage.state import TriageState
 from supervisor.core.tuning.ordered_starts import (
     find_order,
@@ -206,10 +207,15 @@ def _fold_retry(job: Job, decision: de.Retry) -> Job:
 
 def _find_failed_start(job: Job, flag: RedFlag | None) -> float | None:
     """Return when the attempt was launched that its program ended before the first step, where a file may be why."""
-    failure = None if flag is None else flag.start_failure
-    if job.attempt is None or failure is None or ABOUT_NO_CHECKPOINT.match(failure):
-        return None
-    return job.attempt.launched_at.unix_s
+    return job.attempt.launched_at.unix_s if job.attempt is not None and flag and _may_be_of_file(flag) else None
+
+
+def _may_be_of_file(flag: RedFlag) -> bool:
+    """Whether a program may have ended at its start by what it read: of one in C++ nothing but its status is known."""
+    if flag.start_failure is not None:
+        return ABOUT_NO_CHECKPOINT.match(flag.start_failure) is None
+    by_status = flag.fault == STATUS and not is_passing(flag.message)
+    return flag.at_start and (by_status or has_crashed(flag))
 
 
 def _postpone_retry(job: Job, decision: de.StartTriage) -> Job:

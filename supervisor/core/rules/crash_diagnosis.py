@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from supervisor.core.findings import FaultClass
@@ -13,6 +14,7 @@ KILLED_BY_SIGNAL = "killed_by_signal"
 """Fault of one that a signal ended, where no memory access was wrong and the kernel logged no want of memory."""
 LAST_OUTPUT = "; last output: "
 """In a message, before the last line that the training printed."""
+_CRASHED = re.compile(r"\bkilled by SIG(?:ABRT|SEGV|BUS|ILL|FPE|TRAP)\b")
 _NOT_ITSELF = "its own end: the training had more to do, and was not asked to stop"
 _GPU = Diagnosis(
     ruled_out=("a fault of the script alone: the kernel or the GPU's runtime reports that the GPU failed",),
@@ -174,6 +176,11 @@ _DIAGNOSES: Mapping[str, Diagnosis] = {
 def is_killed_from_outside(flag: RedFlag) -> bool:
     """Whether SIGKILL ended it and nothing says why: no process sends that to itself because of its data."""
     return flag.fault == KILLED_BY_SIGNAL and "killed by SIGKILL" in flag.message.partition(LAST_OUTPUT)[0]
+
+
+def has_crashed(flag: RedFlag) -> bool:
+    """Whether a signal ended it that a process causes itself: an exception of C++ that is not caught ends by SIGABRT."""
+    return _CRASHED.search(flag.message.partition(LAST_OUTPUT)[0]) is not None
 
 
 def crash_diagnosis(fault: str) -> Diagnosis | None:
