@@ -179,7 +179,7 @@ def is_killed_from_outside(flag: RedFlag) -> bool:
 
 
 def has_crashed(flag: RedFlag) -> bool:
-    """Whether a signal ended it that a process causes itself: an exception of C++ that is not caught ends by SIGABRT."""
+    """Whether it ended by a signal that it caused itself, as SIGABRT where an exception of C++ is not caught."""
     return _CRASHED.search(flag.message.partition(LAST_OUTPUT)[0]) is not None
 
 
