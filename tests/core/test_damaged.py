@@ -308,25 +308,25 @@ def test_only_a_start_that_a_file_may_have_ended_asks_for_damaged_saves(kind: st
 
 
 @pytest.mark.parametrize(
-    ("words", "ends", "asks"),
+    ("words", "code", "signal", "asks"),
     [
-        ("", {"signal": 6}, True),
-        ("", {"signal": 11}, True),
-        ("", {"signal": 9}, False),
-        ("", {"signal": 15}, False),
-        ("Error: model-last.pt ends after 19881 bytes", {"code": 1}, True),
-        ("Error: could not connect to 10.0.0.1", {"code": 1}, False),
+        ("", None, 6, True),
+        ("", None, 11, True),
+        ("", None, 9, False),
+        ("", None, 15, False),
+        ("Error: model-last.pt ends after 19881 bytes", 1, None, True),
+        ("Error: could not connect to 10.0.0.1", 1, None, False),
     ],
 )
 def test_a_program_that_raises_no_exception_of_python_asks_for_damaged_saves_too(
-    words: str, ends: dict[str, int], asks: bool
+    words: str, code: int | None, signal: int | None, asks: bool
 ) -> None:
     """One in C++: an exception that it does not catch ends it by SIGABRT, and else it exits with a status."""
     timeline = life()
     timeline.context = RemedyContext(loads_itself=True)
     timeline.training(100).saves("/c/ck_90.pt", 90).silence(1).exits(signal=9)
     timeline = waits_and_looks(timeline)
-    timeline = (timeline.prints(words) if words else timeline).exits(**ends)
+    timeline = (timeline.prints(words) if words else timeline).exits(code, signal=signal)
     assert timeline.job.retry is not None
     assert timeline.job.retry.died_unix_s == (timeline.present().launched_at.unix_s if asks else None)
 

@@ -42,6 +42,31 @@ def test_the_newest_proven_ones_are_kept() -> None:
     assert steps(ONLY_NEWEST, *found) == {4: "newest", 3: "newest"}
 
 
+def gan(save: int, *names: str, verdict: Verdict | None = Verdict.PROVEN) -> list[Checkpoint]:
+    """The files of one save, written one after the other."""
+    sources = [f"/w/{name}.pt" for name in names or ("G", "D", "optG", "optD")]
+    at = [save * 100 + number for number in range(len(sources))]
+    return [generation(step, source=source, verdict=verdict) for step, source in zip(at, sources, strict=True)]
+
+
+def test_of_a_save_in_several_files_each_is_kept_and_that_of_the_save_before() -> None:
+    """A kill has cut `optG` of the fourth save: the program goes on from all files of the third."""
+    policy = Policy(keep_newest=3, keep_hourly=0, keep_best=0)
+    found = [*gan(1), *gan(2), *gan(3), *gan(4, "G", "D")]
+    assert set(steps(policy, *found)) == {202, 203, 300, 301, 302, 303, 400, 401}
+    assert set(steps(replace(policy, keep_newest=1), *found)) == {302, 303, 400, 401}
+
+
+def test_no_part_of_a_save_is_pruned_before_it_is_proven() -> None:
+    found = gan(1, verdict=None)
+    assert set(steps(ONLY_NEWEST, *found)) == {100, 101, 102, 103}
+
+
+def test_numbered_saves_of_several_files_are_kept_by_their_names_without_the_numbers() -> None:
+    found = [item for save in (1, 2, 3) for item in gan(save, f"model_{save}", f"opt_{save}")]
+    assert set(steps(ONLY_NEWEST, *found)) == {200, 201, 300, 301}
+
+
 def test_the_newest_of_each_hour_is_kept_however_many_came_after_it() -> None:
     found = [generation(n, n * HOUR_S / 4 + 1) for n in range(16)]
     words = steps(Policy(keep_newest=1, keep_hourly=3, keep_best=0), *found)

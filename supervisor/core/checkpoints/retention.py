@@ -11,6 +11,8 @@ HOUR_S = 3600.0
 BEST = "best"
 """Beginning of the name of a file in which a framework keeps its best state."""
 
+SAVES_WHOLE = 2
+"""Saves of several files of which each file is kept."""
 BEFORE_RESUME = "before the resume"
 
 Key = tuple[str, Fingerprint]
@@ -46,7 +48,7 @@ def kept(
     before = _list_before(resumed_from, proven, waiting) if room else ()
     for limit, limited in (
         *chosen,
-        ("not yet proven", waiting[: policy.keep_newest if room else 1]),
+        ("not yet proven", _choose_newest(waiting, policy.keep_newest) if room else waiting[:1]),
         (BEFORE_RESUME, before),
     ):
         for item in limited:
@@ -72,10 +74,37 @@ def _choose_by_limit(proven: Sequence[Checkpoint], policy: Policy) -> list[tuple
         hours.setdefault(int(checkpoint.saved_unix_s // HOUR_S), checkpoint)
     recent = sorted(hours, reverse=True)[: policy.keep_hourly]
     return [
-        ("newest", proven[: max(1, policy.keep_newest)]),
+        ("newest", _choose_newest(proven, max(1, policy.keep_newest))),
         ("hourly", [hours[hour] for hour in recent]),
         ("best", _sort_by_fitness(proven)[: policy.keep_best]),
     ]
+
+
+def _choose_newest(ordered: Sequence[Checkpoint], count: int) -> list[Checkpoint]:
+    """Return the newest `count`, and the newest of each file that is saved together with others, two where they may be.
+
+    A program that saves its networks and their optimizers in files of their own is resumed with one of each, and from
+    the save before where a kill has cut a part of the newest one.
+    """
+    newest = list(ordered[:count])
+    files = [item for item in ordered if item.kind == "checkpoint"]
+    left = dict.fromkeys(_list_saved_together(files), min(SAVES_WHOLE, count))
+    for item in files:
+        if left.get(item.series):
+            left[item.series] -= 1
+            if item not in newest:
+                newest.append(item)
+    return newest
+
+
+def _list_saved_together(ordered: Iterable[Checkpoint]) -> list[tuple[str, str]]:
+    """Return the files that come between two saves of the newest one, that among them; names without numbers."""
+    found: list[tuple[str, str]] = []
+    for item in ordered:
+        if item.series in found:
+            break
+        found.append(item.series)
+    return found
 
 
 def _sort_by_fitness(proven: Sequence[Checkpoint]) -> list[Checkpoint]:
