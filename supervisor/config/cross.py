@@ -18,6 +18,7 @@ from supervisor.config.environments import LAUNCHERS, PYTHON, split_command
 from supervisor.config.problems import Level, Problem
 from supervisor.config.read import join, show
 from supervisor.config.settings import NUMBER, PLACEHOLDER, EnvironmentSettings, JobSettings, Settings
+from supervisor.core.remedies.presets import PRESETS, env_of
 
 OURS = "ROCM_SUPERVISOR_"
 DAEMON_USER = "rocm-supervisor"
@@ -50,6 +51,7 @@ def cross_check(settings: Settings, file: str, looks: PathLooks) -> Iterator[Pro
 
 def _check_job(job: JobSettings, key: str, file: str, looks: PathLooks, *, agent: bool) -> Iterator[Problem]:
     yield from _check_environment(job, key, file)
+    yield from _check_preset(job, key, file)
     yield from _check_environments(job, key, file)
     yield from _check_commands(job, key, file)
     yield from _check_resume(job, key, file)
@@ -140,6 +142,12 @@ def _check_environment(job: JobSettings, key: str, file: str) -> Iterator[Proble
         else:
             continue
         yield Problem(file=file, key=join(f"{key}.{table}", name), problem=problem, allowed=allowed)
+
+
+def _check_preset(job: JobSettings, key: str, file: str) -> Iterator[Problem]:
+    if job.preset is not None and env_of(job.preset) is None:
+        names = ", ".join(f'"{preset.name}"' for preset in PRESETS)
+        yield Problem(file=file, key=f"{key}.preset", problem="is no preset", allowed=f"one of: {names}")
 
 
 def _check_environments(job: JobSettings, key: str, file: str) -> Iterator[Problem]:

@@ -27,6 +27,7 @@ from supervisor.config.positions import dot_paths, find_lines, find_longest
 from supervisor.config.problems import ConfigError, Level, Problem
 from supervisor.config.read import Reader
 from supervisor.config.settings import Settings
+from supervisor.core.remedies.presets import env_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,17 @@ def _check_files(files: Sequence[ConfigFile]) -> Checked:
     if not usable:
         return Checked(settings=None, problems=tuple(located), files=names)
     text = files[0].text if len(files) == 1 else as_text(values)
+    settings = None if settings is None else _add_presets(settings)
     return Checked(settings=settings, problems=tuple(located), files=names, text=text)
+
+
+def _add_presets(settings: Settings) -> Settings:
+    """Return settings with the variables of each job's preset in its `env`, which outranks them."""
+    jobs = {
+        name: job if job.preset is None else msgspec.structs.replace(job, env={**(env_of(job.preset) or {}), **job.env})
+        for name, job in settings.jobs.items()
+    }
+    return msgspec.structs.replace(settings, jobs=jobs)
 
 
 def _cross_check_each(settings: Settings, files: Iterable[ConfigFile]) -> Iterator[Problem]:

@@ -233,6 +233,8 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     command: Words
     cwd: PathText | None = None
     env: dict[str, str] = field(default_factory=dict)
+    preset: Text | None = None
+    """Variables for a GPU, of `core/remedies/presets.py`, that are added to `env` where that has none of their name."""
     autostart: bool = True
     grace_s: NonNegative = 30.0
     save_s: NonNegative = 20.0

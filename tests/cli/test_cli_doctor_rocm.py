@@ -21,7 +21,10 @@ from supervisor.cli.app import App
 from supervisor.cli.doctor import rocm
 from supervisor.cli.main import cli
 from supervisor.config.settings import JobSettings, Settings
+from supervisor.core.moments import Moment
+from supervisor.core.readings import GpuReading
 from supervisor.core.remedies.gpu_issues import issues_of
+from supervisor.core.remedies.presets import PRESETS, find_harms, presets_of
 
 
 def test_every_rocm_is_named_once_with_the_kernel_driver(tmp_path: Path) -> None:
@@ -49,6 +52,34 @@ def test_the_rx_5600_xt_s_troubles_have_a_source_and_a_remedy_each() -> None:
     assert all(match.source and match.remedy for match in found)
     assert issues_of("gfx1030") == issues_of(None) == ()
     assert "cool GPU" in issues_of("gfx1100")[0].what
+
+
+def test_a_card_s_presets_are_named_with_their_source_and_what_to_write() -> None:
+    gpu = GpuReading(at=Moment(0.0, 0.0), gpu="0000:03:00.0", source="sysfs", gfx_version="gfx906:sramecc+")
+    (line,) = rocm.presets((gpu,))
+    assert (line.level, line.name) == ("ok", "preset 0000:03:00.0")
+    assert 'preset = "gfx906" in a job sets TORCH_BLAS_PREFER_HIPBLASLT=0' in line.found
+    assert "pytorch/pytorch#138067" in line.found
+    assert [preset.name for preset in presets_of("gfx1101")] == ["gfx1100", "gfx1100-nhwc-off"]
+    assert presets_of(None) == presets_of("gfx942") == ()
+    assert len({preset.name for preset in PRESETS}) == len(PRESETS)
+
+
+def test_variables_that_do_harm_are_named_where_they_are_set() -> None:
+    none = {"AMD_SERIALIZE_KERNEL": "0", "MIOPEN_FIND_ENFORCE": "3", "PYTORCH_HIP_ALLOC_CONF": "a:1"}
+    job = {"MIOPEN_FIND_ENFORCE": "1", "PYTORCH_NO_HIP_MEMORY_CACHING": "1", "PYTORCH_HIP_ALLOC_CONF": "a:1"}
+    settings = Settings(
+        jobs={"bad": JobSettings(command=["true"], env=job), "good": JobSettings(command=["true"], env=none)}
+    )
+    found = [line.found for line in rocm.variables(settings, {"CUDA_LAUNCH_BLOCKING": "1"})]
+    assert [text.split("=")[0] for text in found] == [
+        "job bad: PYTORCH_NO_HIP_MEMORY_CACHING",
+        "job bad: MIOPEN_FIND_ENFORCE",
+        "this shell: CUDA_LAUNCH_BLOCKING",
+    ]
+    assert "PYTORCH_HIP_ALLOC_CONF is void" in found[0]
+    alone = dict(find_harms({"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}))
+    assert ["several times slower" in what for what in alone.values()] == [True]
 
 
 @pytest.fixture

@@ -123,3 +123,16 @@ def test_the_name_of_a_container_is_one_jobs_of_one_daemon() -> None:
     assert name == container_name("/var/lib/s/jobs/night", "night", "training")
     assert name != container_name("/home/me/s/jobs/night", "night", "training")
     assert removal(name)[-5:] == ["rm", "--force", "--ignore", "--time=0", name]
+
+
+def test_the_variables_of_a_preset_are_the_job_s_unless_it_sets_them_itself() -> None:
+    text = '[jobs.a]\ncommand = ["true"]\npreset = "gfx1031"\nenv = { A = "1" }\n'
+    settings = check_text(text, "config.toml").settings
+    assert settings is not None
+    assert settings.jobs["a"].env == {"HSA_OVERRIDE_GFX_VERSION": "10.3.0", "A": "1"}
+    own = check_text(text.replace('A = "1"', 'HSA_OVERRIDE_GFX_VERSION = "10.3.1"'), "config.toml").settings
+    assert own is not None
+    assert own.jobs["a"].env == {"HSA_OVERRIDE_GFX_VERSION": "10.3.1"}
+    refused = check_text(text.replace("gfx1031", "gfx7"), "config.toml")
+    assert [(problem.key, problem.problem) for problem in refused.problems] == [("jobs.a.preset", "is no preset")]
+    assert '"gfx1031"' in (refused.problems[0].allowed or "")

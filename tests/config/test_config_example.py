@@ -22,6 +22,7 @@ DEFAULT = re.compile(r"^#(?=[\[\]\w]|    \")", re.MULTILINE)
 SHOWN_OTHERWISE = {
     "supervisor.database",
     "supervisor.socket",
+    "jobs.yolo.preset",
     "jobs.yolo.command",
     "jobs.yolo.cwd",
     "jobs.yolo.env",

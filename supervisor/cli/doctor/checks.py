@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from supervisor import __version__
 from supervisor.children.path_looks import Found, PathLooks, SilentPathError
-from supervisor.cli.doctor.rocm import known_issues
+from supervisor.cli.doctor.rocm import known_issues, presets
 from supervisor.cli.paths import other_supervisor
 from supervisor.cli.setup.plan import SYSTEM_UNITS
 from supervisor.config import Settings, check
@@ -242,6 +242,7 @@ def gpus(settings: Settings, sys_root: Path = Path("/sys")) -> Iterator[DoctorLi
         what = " ".join(text for text in (reading.name, reading.gfx_version) if text) or "GPU"
         yield DoctorLine(name=f"gpu {reading.gpu}", level="ok", found=f"{what}, source {reading.source}")
     yield from known_issues(found)
+    yield from presets(found)
     if not found:
         remedy = "check `ls /sys/class/drm`: the amdgpu driver creates an entry for each GPU"
         yield DoctorLine(name="gpus", level="warn", found="no GPU reports readings", remedy=remedy)

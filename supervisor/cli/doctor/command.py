@@ -52,7 +52,7 @@ def run_checks(app: App) -> list[DoctorLine]:
             *checks.engine(os.environ),
         ]
         lines += [*rocm.nvidia_devices(), *rocm.sensor_files(app.sys_root), *rocm.rocm()]
-        lines += rocm.overrides(settings, os.environ)
+        lines += [*rocm.overrides(settings, os.environ), *rocm.variables(settings, os.environ)]
         if (silent := _find_silent_before_daemon(app, settings, looks)) is not None:
             return [*lines, checks.silent_line("daemon", "not asked", silent)]
     return [*lines, *shipping(settings, app.now()), *_check_daemon(app, settings)]

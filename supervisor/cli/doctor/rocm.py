@@ -11,6 +11,7 @@ from supervisor.config import Settings
 from supervisor.control.types import DoctorLine
 from supervisor.core.readings import GpuReading
 from supervisor.core.remedies.gpu_issues import issues_of
+from supervisor.core.remedies.presets import find_harms, presets_of
 
 OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 _VERSION = re.compile(r"\d+(?:\.\d+){1,3}\S*")
@@ -45,6 +46,19 @@ def overrides(settings: Settings, environment: Mapping[str, str]) -> Iterator[Do
         )
 
 
+def variables(settings: Settings, environment: Mapping[str, str]) -> Iterator[DoctorLine]:
+    """Name the variables of each job, and of this shell, that do harm in a training."""
+    places = {f"job {name}": job.env for name, job in settings.jobs.items()}
+    for where, env in {**places, "this shell": environment}.items():
+        for harm, what in find_harms(env):
+            yield DoctorLine(
+                name="variable",
+                level="warn",
+                found=f"{where}: {harm.name}={env[harm.name]}: {what} ({harm.source})",
+                remedy=f"take {harm.name} out of the environment",
+            )
+
+
 def gfx_of(override: str) -> str | None:
     """Return the target that an override names: 10.3.0 is gfx1030, 9.0.10 gfx90a; None for an invalid version."""
     found = _TRIPLE.fullmatch(override.strip())
@@ -63,6 +77,19 @@ def known_issues(gpus: tuple[GpuReading, ...]) -> Iterator[DoctorLine]:
                 level="warn" if issue.remedy else "ok",
                 found=f"{gpu.gfx_version}: {issue.what} ({issue.source})",
                 remedy=issue.remedy,
+            )
+
+
+def presets(gpus: tuple[GpuReading, ...]) -> Iterator[DoctorLine]:
+    """List the variables that were published as a help for each GPU, with their source."""
+    for gpu in gpus:
+        for preset in presets_of(gpu.gfx_version):
+            values = ", ".join(f"{name}={value}" for name, value in preset.env.items())
+            yield DoctorLine(
+                name=f"preset {gpu.gpu}",
+                level="ok",
+                found=f"{gpu.gfx_version}, ROCm {preset.rocm}: {preset.what} ({preset.source}): "
+                f'preset = "{preset.name}" in a job sets {values}',
             )
 
 
