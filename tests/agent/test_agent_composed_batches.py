@@ -71,6 +71,7 @@ print(describe(next(batches)))
 print(len(next(load(allowed=False, count=80))["img"]), Pictures.drawn)
 Pictures.slow_s, Pictures.drawn = 0.0, 0
 batches = load()
+compositions._patience_s = 3600.0
 for _ in range(3):
     next(batches)
 print(Pictures.drawn)

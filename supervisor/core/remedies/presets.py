@@ -75,7 +75,7 @@ class Harm:
     what: str
     source: str
     value: str | None = None
-    beside: tuple[str, ...] = ()
+    voids: tuple[str, ...] = ()
     """Variables that it makes void, of which one has to be set; () where it does harm by itself."""
 
 
@@ -84,8 +84,8 @@ OFF = frozenset({"", "0"})
 HARMS = (
     Harm(
         name="PYTORCH_NO_HIP_MEMORY_CACHING",
-        beside=ALLOCATOR,
-        what="torch keeps no memory of the GPU, so that {beside} is void",
+        voids=ALLOCATOR,
+        what="torch keeps no memory of the GPU, so that {others} is void",
         source="torch, c10/cuda/CUDACachingAllocator.cpp",
     ),
     Harm(
@@ -145,8 +145,8 @@ def find_harms(env: Mapping[str, str]) -> Iterator[tuple[Harm, str]]:
         value = env.get(harm.name)
         if value is None or harm.name in found or (value != harm.value if harm.value else value.strip() in OFF):
             continue
-        beside = [name for name in harm.beside if name in env]
-        if harm.beside and not beside:
+        others = [name for name in harm.voids if name in env]
+        if harm.voids and not others:
             continue
         found.add(harm.name)
-        yield harm, harm.what.format(beside=", ".join(beside))
+        yield harm, harm.what.format(others=", ".join(others))
