@@ -85,6 +85,11 @@ class Named(Pictures):
         return {**super().__getitem__(index), "of": {1}}
 print(describe(next(load(Named(), 90))), Pictures.drawn)
 
+class Fewer(Pictures):
+    def __getitems__(self, chosen):
+        return [self[index] for index in chosen if index % 2]
+print(describe(next(load(Fewer(), 90))))
+
 def scale(pictures):
     for picture in pictures:
         picture["img"].mul_(2)
@@ -94,7 +99,7 @@ batches = load(count=60, collate=scale)
 next(batches), next(batches)
 print(describe(next(batches)), Pictures.drawn >= 180)
 """,
-        "90 pictures, 30 targets at most 90\n60 pictures, 30 targets at most True",
+        "90 pictures, 30 targets at most 90\n45 pictures, 30 targets at most\n60 pictures, 30 targets at most True",
     ),
     "comes from workers, and from data sets that give several samples together": (
         """

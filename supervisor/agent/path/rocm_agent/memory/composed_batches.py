@@ -87,9 +87,12 @@ class Pool:
         """Return a batch of as many samples as were chosen; None where it cannot be put together."""
         drawn: List[Any] = []
         while len(drawn) < len(chosen) and not self._is_filled():
-            began_s = time.perf_counter()
-            found = _draw(fetcher.dataset, chosen[len(drawn) : len(drawn) + CHUNK])
+            asked, began_s = chosen[len(drawn) : len(drawn) + CHUNK], time.perf_counter()
+            found = _draw(fetcher.dataset, asked)
             self._waited_s += time.perf_counter() - began_s
+            if len(found) != len(asked):  # it gives several for some, or none
+                self.is_given_up = True
+                return None
             for sample in found:
                 self._keep(sample)
             drawn += found
