@@ -484,6 +484,18 @@ def test_a_file_that_nobody_reported_is_taken_once_it_is_settled(place: Place) -
     until(lambda: 3 in place.kept(), "it to be taken")
 
 
+def test_a_file_of_a_server_whose_clock_is_ahead_is_taken_once_it_stays_as_it_is(place: Place) -> None:
+    saved, seen = place.build_save(place.write("found.st", 1.0, 2.0), 3)
+    now = Moment(0.0, seen.modified_ns / 1e9 - 3600)
+    for after_s in (0.0, SETTLED_AFTER_S / 2):
+        place.collector.offer_found(saved, now.plus(after_s))
+    place.save("other.st", 4)
+    until(lambda: 4 in place.kept(), "another to be taken")
+    assert 3 not in place.kept()
+    place.collector.offer_found(saved, now.plus(SETTLED_AFTER_S))
+    until(lambda: 3 in place.kept(), "it to be taken")
+
+
 def test_a_file_that_is_replaced_every_second_is_taken_as_soon_as_it_has_its_name(place: Place) -> None:
     path = place.runs / "last.st"
     for step in (1, 2):

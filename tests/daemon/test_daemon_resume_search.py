@@ -142,6 +142,16 @@ def test_a_checkpoint_that_only_the_training_knows_of_is_resumed_from(tmp_path: 
     assert (Path(point.checkpoint.path).name, point.checkpoint.step) == ("b.pt", 2)
 
 
+def test_a_save_on_a_server_whose_clock_is_ahead_is_resumed_from(tmp_path: Path) -> None:
+    """Of a time after its report it was taken for another save, and a crash began the training from its start."""
+    (tmp_path / "a.pt").write_bytes(b"saved")
+    ahead_ns = round((SystemClock().now().unix_s + 3600) * 1e9)
+    os.utime(tmp_path / "a.pt", ns=(ahead_ns, ahead_ns))
+    point = found(tmp_path, [tmp_path / "a.pt"]).point
+    assert point.checkpoint is not None, point.reason
+    assert point.checkpoint.step == 1
+
+
 def test_saves_that_no_report_names_are_resumed_from_where_none_that_one_names_is_left(tmp_path: Path) -> None:
     """The disk of the reports was full while the training saved on, and removed what was recorded before."""
     recorded = tmp_path / "state-000040.pt"

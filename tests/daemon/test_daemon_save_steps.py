@@ -50,11 +50,11 @@ class Known:
     def saved_after(self, seconds: float) -> Fingerprint:
         return Fingerprint(size_bytes=5, modified_ns=round(NOW.plus(seconds).unix_s * 1e9), inode=1)
 
-    def says(self, saved: Fingerprint, step: object) -> None:
+    def says(self, saved: Fingerprint, step: object, **further: object) -> None:
         """Through the reader of agent.jsonl, which bounds every number."""
         seconds, rest_ns = divmod(saved.modified_ns, 10**9)
         output: dict[str, object] = {"event": "file_saved", "monotonic_ns": 1, "size_bytes": saved.size_bytes}
-        output.update(modified_s=seconds, modified_ns=rest_ns, step=step)
+        output.update(modified_s=seconds, modified_ns=rest_ns, step=step, **further)
         fact = parse(json.dumps(output).encode(), NOW)
         assert fact is not None
         event = ev.AgentReported(at=NOW, job="one", attempt=1, agent_event=fact.agent_event, facts=fact.facts)
@@ -137,3 +137,16 @@ def test_only_what_the_agent_reported_is_known_to_be_whole(known: Known) -> None
     known.says(reported, 50)
     assert known.steps.step_of("one", found) == 60
     assert (known.steps.is_complete("one", reported), known.steps.is_complete("one", found)) == (True, False)
+
+
+def test_a_training_begins_by_the_clock_of_the_disk_that_it_saves_to(known: Known) -> None:
+    """What was saved in the first hour on a server whose clock was an hour behind was of no training."""
+    known.job = replace(known.job, began_unix_s=NOW.unix_s)
+    assert known.steps.find_begin(known.job) == NOW.unix_s
+    known.says(known.saved_after(-7200.0), 1, late=True)
+    assert known.steps.find_begin(known.job) == NOW.unix_s
+    known.says(known.saved_after(-3605.0), 2)
+    known.says(known.saved_after(-3600.0), 3)
+    assert known.steps.find_begin(known.job) == NOW.unix_s - 3600.0
+    known.says(known.saved_after(-2.0), 4)
+    assert known.steps.find_begin(known.job) == NOW.unix_s

@@ -87,6 +87,8 @@ class GenerationCollector(threading.Thread):
         self._seen_before: dict[tuple[str, Path], Fingerprint] = {}
         self._unsettled: dict[tuple[str, Path], int] = {}
         """How often in a row a file was found while it was being written."""
+        self._ahead: dict[tuple[str, Path], tuple[Fingerprint, Moment]] = {}
+        """Files whose time is still to come, and since when each is as it is."""
         self._refused: set[tuple[str, Path]] = set()
         """Folders that were reported; only the thread that looks for files by their names has it."""
         self._wake = threading.Condition()
@@ -141,7 +143,7 @@ class GenerationCollector(threading.Thread):
         if seen is None:
             self._report_refused(saved)
             return
-        settled = now.unix_s - seen.modified_ns / 1e9 >= SETTLED_AFTER_S
+        settled = now.unix_s - seen.modified_ns / 1e9 >= SETTLED_AFTER_S or self._stays_ahead(key, seen, now)
         if not settled and not self._world.is_complete(saved.job, seen) and not was_renamed(saved.path, seen):
             self._note_unsettled(saved)
             return
@@ -153,6 +155,19 @@ class GenerationCollector(threading.Thread):
             if len(self._seen_before) > SEEN_KEPT:
                 del self._seen_before[next(iter(self._seen_before))]
         self.saved(saved, seen)
+
+    def _stays_ahead(self, key: tuple[str, Path], seen: Fingerprint, now: Moment) -> bool:
+        """Whether a file whose time is still to come, as of a file server whose clock is ahead, stays as it is."""
+        if seen.modified_ns / 1e9 <= now.unix_s:
+            return False
+        with self._wake:
+            first = self._ahead.get(key)
+            if first is not None and first[0] == seen:
+                return now.seconds_since(first[1]) >= SETTLED_AFTER_S
+            self._ahead[key] = (seen, now)
+            if len(self._ahead) > SEEN_KEPT:
+                del self._ahead[next(iter(self._ahead))]
+            return False
 
     def _report_refused(self, saved: Saved) -> None:
         """Report once a folder that is there, and of which no generation can be captured."""

@@ -61,6 +61,9 @@ from supervisor.store.errors import StoreError
 log = logging.getLogger(__name__)
 
 LEFT_OUT_NAMED = 8
+REPORTED_WITHIN_S = 1.0
+"""A save is reported once it is written; the times of a file and of its report may differ by so much."""
+NEW_REPORT_S = 10.0
 UNRECORDED_SAVES = 200
 """Reports of an attempt that are looked at, the newest: each may name several files, all looked up on the disk."""
 SEARCH_LIMIT_S = 60.0
@@ -128,7 +131,7 @@ class ResumeSearch:
             fault_unix_s=plan.fault_unix_s if plan else None,
             fault_step=plan.fault_step if plan else None,
             batches_per_epoch=history.plan.batches_per_epoch if history else None,
-            began_unix_s=job.began_unix_s,
+            began_unix_s=self._steps.find_begin(job),
             set_back=self._find_set_back(job),
             older_than=plan.older_than if plan else None,
             snapshots=str(self.snapshots(job.name)),
@@ -228,7 +231,9 @@ class ResumeSearch:
 
     def exact(self, job: Job, before_step: int) -> Checkpoint | None:
         """Return the kept state from which the steps up to a given one are redone exactly; None where there is none."""
-        return exact_before(of_this_training(self._collector.store_of(job.name).all(), job.began_unix_s), before_step)
+        return exact_before(
+            of_this_training(self._collector.store_of(job.name).all(), self._steps.find_begin(job)), before_step
+        )
 
     def noticed(self, event: ev.Event, job: Job) -> None:
         """Have a checkpoint captured and proven as soon as the training reports it.
@@ -257,8 +262,8 @@ class ResumeSearch:
         stat = fingerprint(path)
         if stat is None and (why := describe_denied(path)) is not None:
             self._report_unseen(event, job, path, why)
-        if stat is None or stat.modified_ns / 1e9 > event.at.unix_s + 1.0:
-            return  # rewritten since: the later report counts
+        if stat is None or _was_rewritten(stat, event.at, self._clock.now()):
+            return  # the later report counts
         seen = _checkpoint_of_report(str(path), stat, event.facts)
         if job.attempt is not None and job.attempt.number == event.attempt:
             seen = replace(seen, step=job.attempt.training_step(seen.step))
@@ -345,17 +350,30 @@ class ResumeSearch:
         Of an attempt that reported more than `UNRECORDED_SAVES` only the newest are looked at.
         """
         reported: dict[str, Checkpoint] = {}
-        for agent_fact in _read_newest_saves(self._state / "jobs" / job.name / str(job.number), self._clock.now()):
+        now = self._clock.now()
+        for agent_fact in _read_newest_saves(self._state / "jobs" / job.name / str(job.number), now):
             paths = agent_fact.facts.get("paths")
             for path in paths if isinstance(paths, list) else ():
                 stat = fingerprint(Path(str(path)))
-                if stat is not None and stat.modified_ns / 1e9 <= agent_fact.at.unix_s + 1.0:
+                if stat is not None and not _was_rewritten(stat, agent_fact.at, now):
                     reported[str(path)] = _checkpoint_of_report(str(path), stat, agent_fact.facts)
         yield from (
             checkpoint
             for checkpoint in reported.values()
             if not any(other.key == checkpoint.key or other.is_of(checkpoint) for other in known)
         )
+
+
+def _was_rewritten(stat: Fingerprint, reported_at: Moment, now: Moment) -> bool:
+    """Whether a file was written after its save was reported.
+
+    A time that is still to come is that of a file server whose clock is ahead, as by a minute: such a file is taken for
+    the one that was reported while the report is new.
+    """
+    written_unix_s = stat.modified_ns / 1e9
+    if written_unix_s <= reported_at.unix_s + REPORTED_WITHIN_S:
+        return False
+    return written_unix_s <= now.unix_s or now.seconds_since(reported_at) > NEW_REPORT_S
 
 
 def _prefer_found(further: ResumePoint, before: ResumePoint) -> ResumePoint:

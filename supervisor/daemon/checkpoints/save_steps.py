@@ -24,6 +24,8 @@ SAVES_KEPT = 512
 NS = 1_000_000_000
 FILE_TIME_S = 0.004
 """How far a file's time may lag: the kernel takes it from its tick."""
+BEHIND_FROM_S = 3.0
+"""A report may be late by less."""
 FUTURE_S = 1.0
 """A file whose time is later than now by more was written by another clock."""
 
@@ -38,6 +40,8 @@ class SaveSteps:
         self._boot_id = boot_id
         self._known: OrderedDict[tuple[str, int, int], tuple[int, bool]] = OrderedDict()
         """The step of a content, and whether the agent reported it."""
+        self._behind_s: dict[str, float] = {}
+        """Of each job whose files were reported as they were written: how far their clock is behind this machine's."""
         self._lock = threading.Lock()
 
     def take_report(self, event: ev.AgentReported, job: Job) -> None:
@@ -47,11 +51,27 @@ class SaveSteps:
         seconds, rest_ns = as_int(facts.get("modified_s")), as_int(facts.get("modified_ns"), 0, NS - 1)
         if size_bytes is None or seconds is None or rest_ns is None or step is None or job.attempt is None:
             return
+        if facts.get("late") is not True:
+            self._measure_clock(job.name, event.at.unix_s - seconds - rest_ns / NS)
         known = job.attempt.training_step(step)
         if job.attempt.scale is None or known is None or job.attempt.number != event.attempt:
             return
         saved = Fingerprint(size_bytes=size_bytes, modified_ns=seconds * NS + rest_ns, inode=0)
         self._remember_step(job.name, saved, known, reported=True)
+
+    def _measure_clock(self, name: str, reported_later_s: float) -> None:
+        with self._lock:
+            self._behind_s[name] = min(reported_later_s, self._behind_s.get(name, reported_later_s))
+
+    def find_begin(self, job: Job) -> float | None:
+        """Return when a training began, by the clock of the disk that it saves to, which may be a server's.
+
+        Else what it saves within the time by which that is behind would be of a training before it.
+        """
+        with self._lock:
+            behind_s = self._behind_s.get(job.name, 0.0)
+        began_unix_s = job.began_unix_s
+        return began_unix_s if began_unix_s is None or behind_s < BEHIND_FROM_S else began_unix_s - behind_s
 
     def _remember_step(self, name: str, saved: Fingerprint, step: int, *, reported: bool) -> None:
         with self._lock:

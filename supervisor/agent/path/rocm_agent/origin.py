@@ -122,11 +122,12 @@ def report_closed() -> None:
     del _open_saves[:]
     for file, step in found:
         if getattr(file, "closed", False):
-            _report_save(file.name, step)
+            # Later than its write: its time tells nothing of the clock of its disk.
+            _report_save(file.name, step, late=True)
 
 
 @fenced
-def _report_save(target: Any, step: int) -> None:
+def _report_save(target: Any, step: int, *, late: bool = False) -> None:
     from time import monotonic_ns
 
     now = monotonic_ns()
@@ -138,7 +139,10 @@ def _report_save(target: Any, step: int) -> None:
     found = os.stat(path)
     # A time of one number would be larger than any that JSON's readers keep exactly.
     seconds, rest_ns = divmod(found.st_mtime_ns, 1000000000)
-    events.write("file_saved", path=path, size_bytes=found.st_size, modified_s=seconds, modified_ns=rest_ns, step=step)
+    size_bytes = found.st_size
+    events.write(
+        "file_saved", path=path, size_bytes=size_bytes, modified_s=seconds, modified_ns=rest_ns, step=step, late=late
+    )
 
 
 @fenced
