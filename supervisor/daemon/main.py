@@ -114,6 +114,10 @@ def _start(config: Path) -> int:
     except (StoreError, StateLockedError, ListenError) as error:
         print(f"rocm-supervisord: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
         return EX_UNAVAILABLE
+    except UnicodeEncodeError as error:
+        words = f"rocm-supervisord: {error.object!a} is no name in the encoding of this locale; set LC_ALL=C.UTF-8"
+        print(words, file=sys.stderr)  # noqa: T201 - the same
+        return EX_UNAVAILABLE
     except OSError as error:
         where = str(error.filename or settings.supervisor.state_dir)[:PATH_CHARACTERS]
         print(f"rocm-supervisord: {where}: {error.strerror}{_find_remedy(error)}", file=sys.stderr)  # noqa: T201 - the same

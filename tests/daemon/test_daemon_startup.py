@@ -56,6 +56,17 @@ def test_a_daemon_that_is_started_without_standard_files_gives_their_numbers_to_
     assert (tmp_path / "answer").read_text() == "78 /dev/null /dev/null /dev/null\n"
 
 
+def test_a_state_directory_that_the_locale_has_no_letters_for_is_refused_in_a_line(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[supervisor]\nstate_dir = "{tmp_path}/stän"\n[jobs.a]\ncommand = ["train"]\n', encoding="utf-8")
+    program = "import sys; from supervisor.daemon.main import main; sys.exit(main())"
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", program, "--config", str(config)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 69
+    assert done.stderr.splitlines()[-1].endswith("is no name in the encoding of this locale; set LC_ALL=C.UTF-8")
+
+
 def test_a_second_holder_is_refused_with_the_pid_of_the_first_until_that_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
