@@ -160,6 +160,34 @@ print(seen.take(), seen.take())
     assert "['the loss is NaN'] []" in finished.output.splitlines()
 
 
+IN_A_THREAD = """
+import threading, rocm_agent
+
+def train():
+    rocm_agent.step(loss=1.0)
+    raise ValueError("bad sample")
+
+def other():
+    raise KeyError("of the server")
+
+for target in (train, other):
+    thread = threading.Thread(target=target)
+    thread.start()
+    thread.join()
+print("serves on", flush=True)
+"""
+
+
+def test_the_exception_that_ends_the_thread_which_trains_is_reported(attempt: Attempt, python: Path) -> None:
+    """As of a web application, which goes on without it; what ends another thread is none of the training's."""
+    finished = attempt.run([python, "-c", IN_A_THREAD])
+    assert finished.code == 0
+    assert "ValueError: bad sample" in finished.output
+    assert "KeyError: 'of the server'" in finished.output
+    (reported,) = attempt.list_reports("exception")
+    assert (reported["type"], reported["message"]) == ("ValueError", "bad sample")
+
+
 def test_what_a_signal_handler_raises_while_an_exception_is_reported_is_reported_in_its_place(
     attempt: Attempt, python: Path
 ) -> None:

@@ -12,8 +12,8 @@ import os
 import sys
 from time import monotonic_ns
 
-from . import events
-from .fence import failed
+from . import events, exceptions
+from .fence import failed, fenced
 from .finder import begun
 from .layout import RECORDER, WARMUP
 
@@ -124,6 +124,7 @@ def _claim_recorder() -> bool:
     if _recorder is None:
         exiting.report_training()
         return False
+    fenced(exceptions.watch_thread)()
     _recorder.stage = WARMUP
     if world_size() > 1:
         from . import collectives

@@ -77,6 +77,28 @@ def _report_raised() -> None:
         _report_once(type(error), error, error.__traceback__)
 
 
+def watch_thread() -> None:
+    """Report the exception that ends the thread which trains, where that is not the first one: a server lives on."""
+    import threading
+
+    own, users = threading.current_thread(), threading.excepthook
+    if own is threading.main_thread():
+        return
+
+    def hook(ended: Any) -> None:
+        if ended.thread is own:
+            _report_of_thread(ended)
+        users(ended)
+
+    threading.excepthook = hook
+
+
+@fenced
+def _report_of_thread(ended: Any) -> None:
+    if isinstance(ended.exc_value, Exception):
+        _write_exception(_describe(ended.exc_value, ended.exc_type, ended.exc_traceback))
+
+
 class Training:
     """While a framework trains: what leaves it is kept, to be reported where the program catches it and ends next."""
 
