@@ -34,7 +34,7 @@ _CONSEQUENCE = re.compile(
 _PIPE_BROKE = frozenset({"EOFError", "BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError"})
 """What a process raises that reads from, or writes to, another one that is gone."""
 _INNER = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit)): ?(.*)$", re.M)
-_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
+COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 """A notebook's traceback is coloured, between the type and the message as well."""
 _ENDING = (SIGTERM, SIGINT)
 """What launchers send to the ranks that are left."""
@@ -116,7 +116,7 @@ def _find_quoted(report: Raised, others: Sequence[Raised]) -> Raised | None:
     """
     if all(item.pid == report.pid for item in others):
         return None
-    quoted = {(kind.rpartition(".")[2], text.strip()) for kind, text in _INNER.findall(_COLOUR.sub("", report.text))}
+    quoted = {(kind.rpartition(".")[2], text.strip()) for kind, text in _INNER.findall(COLOUR.sub("", report.text))}
     return next((item for item in reversed(others) if item.pid != report.pid and _title_of(item) in quoted), None)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from supervisor.core.history import History
-from supervisor.core.rank_failure import Raised, RankExited
+from supervisor.core.rank_failure import COLOUR, Raised, RankExited
 from supervisor.core.readings import ExitStatus, Stage
 
 YOUNG_S = 120.0
@@ -33,6 +33,9 @@ _PASSING = re.compile(
     re.I,
 )
 """Words of what may be over at the next try."""
+_QUOTED = re.compile(_EXCEPTION.pattern + r"(?::|\s*\Z)")
+_PLACE = re.compile(r"\bFile \"[^\"\n]{0,4096}?(?:\"|; last output: |\Z)")
+"""Where an exception was raised, in whose path `rocm` or `lib/http` says nothing; a long message cuts it short."""
 _LINK = re.compile(r"\bhttps?://[^\s\"'<>]{1,400}")
 """Many messages end with the address of their documentation; what a network says of its failure has other words."""
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|/tmp/\S+|\d{4}-\d\d-\d\d[T ][\d:.,]+|\d\d:\d\d:\d\d[.,\d]*|\bpid \d+", re.I)
@@ -143,16 +146,28 @@ def _identify_exception(raised: Raised) -> str | None:
     lines = trace.splitlines()
     # An exception that was raised from another says less than that: the unindented lines name them all.
     chain = [line for line in lines if line[:1].strip() and _EXCEPTION.match(line)]
-    passing = any(is_passing(line) for line in (f"{kind}: {message}", *chain))
-    if passing and not ABOUT_NO_CHECKPOINT.match(kind):
+    first, *quoted = _split_quoting(message)
+    title = quoted[-1] if quoted else f"{kind}: {first}"
+    passing = any(is_passing(line) for line in (f"{kind}: {first}", *quoted, *chain))
+    if passing and not ABOUT_NO_CHECKPOINT.match(title):
         return None
     frames = [line.strip() for line in lines if line.lstrip().startswith("File ") and " line " in line]
-    return f"{kind}: {message} ({frames[-1]})" if frames else f"{kind}: {message}"
+    return f"{title} ({frames[-1]})" if frames else title
+
+
+def _split_quoting(message: str) -> list[str]:
+    """Return a message, or the first line of one that quotes what another process raised, and what that was.
+
+    With it comes the source that failed, and the number of that process: ray's, a loader's, a notebook's.
+    """
+    first, _, rest = COLOUR.sub("", message).partition("\n")
+    quoted = [line for line in rest.splitlines() if _QUOTED.match(line)]
+    return [first, *quoted] if quoted else [message]
 
 
 def is_passing(line: str) -> bool:
-    """Whether a message says what may be over at the next try."""
-    return _PASSING.search(_LINK.sub("", line)) is not None
+    """Whether a message says what may be over at the next try; a file may lie below a folder of any name."""
+    return _PASSING.search(_PLACE.sub("", _LINK.sub("", line))) is not None
 
 
 def _identify_output(code: int, line: str) -> str | None:

@@ -14,6 +14,7 @@ from supervisor.core.job import Limits, Phase
 from supervisor.core.readings import Stage
 from supervisor.core.remedies.budget import Budget
 from supervisor.core.remedies.context import RemedyContext
+from supervisor.core.start_failure import is_passing
 
 from .stories import JOB, Life, life
 
@@ -265,6 +266,18 @@ def test_a_traceback_in_the_output_counts_where_no_agent_reports_it() -> None:
     assert timeline.read_decisions() == ["Launch", "Retry", "Launch", "GiveUp"]
 
 
+@pytest.mark.parametrize(
+    ("message", "may_pass"),
+    [
+        ('OSError: no central directory (File "/opt/rocm/lib/http/x.py", line 8, in load); last output: done', False),
+        ('OSError: no central directory (File "/opt/rocm/li; last output: done', False),
+        ('OSError: no central directory (File "/opt/x.py", line 8, in load); last output: connection refused', True),
+    ],
+)
+def test_where_something_was_raised_says_nothing_of_what_it_is(message: str, may_pass: bool) -> None:
+    assert is_passing(message) is may_pass
+
+
 def test_another_exception_each_time_is_tried_on() -> None:
     timeline = life()
     for name in ("a", "b", "c"):
@@ -308,6 +321,26 @@ def test_what_may_be_over_at_the_next_try_is_tried_again(kind: str, message: str
     waits_and_looks(raises(timeline, kind, message))
     raises(timeline, kind, message)
     assert timeline.phase() is Phase.BACKOFF, timeline.job.reason
+
+
+OF_AN_ACTOR = """\x1b[36mray::Trainer.load()\x1b[39m (pid={pid}, ip=192.0.2.2)
+  File "/opt/rocm-5.2/train.py", line 9, in load
+    state = load(path, lock=True)
+{inner}
+"""
+
+
+@pytest.mark.parametrize("pid", [31111, 1875])
+@pytest.mark.parametrize(
+    ("inner", "may_pass"),
+    [("RuntimeError: failed finding central directory", False), ("ConnectionError: connection refused", True)],
+)
+def test_of_what_another_process_raised_neither_its_source_nor_its_number_counts(
+    inner: str, may_pass: bool, pid: int
+) -> None:
+    timeline = raises(life(), "RayTaskError(RuntimeError)", OF_AN_ACTOR.format(pid=pid, inner=inner), frame="")
+    place = ' (File "/opt/rocm-5.2/train.py", line 9, in load)'
+    assert timeline.job.course.trials[-1].start_failure == (None if may_pass else f"{inner}{place}")
 
 
 def test_an_exception_that_was_raised_from_a_lost_connection_is_tried_again() -> None:
