@@ -146,7 +146,7 @@ def _identify_exception(raised: Raised) -> str | None:
     lines = trace.splitlines()
     # An exception that was raised from another says less than that: the unindented lines name them all.
     chain = [line for line in lines if line[:1].strip() and _EXCEPTION.match(line)]
-    first, *quoted = _split_quoting(message)
+    first, *quoted = split_quoting(message)
     title = quoted[-1] if quoted else f"{kind}: {first}"
     passing = any(is_passing(line) for line in (f"{kind}: {first}", *quoted, *chain))
     if passing and not ABOUT_NO_CHECKPOINT.match(title):
@@ -155,7 +155,7 @@ def _identify_exception(raised: Raised) -> str | None:
     return f"{title} ({frames[-1]})" if frames else title
 
 
-def _split_quoting(message: str) -> list[str]:
+def split_quoting(message: str) -> list[str]:
     """Return a message, or the first line of one that quotes what another process raised, and what that was.
 
     With it comes the source that failed, and the number of that process: ray's, a loader's, a notebook's.

@@ -301,7 +301,7 @@ def test_an_exception_of_another_process_that_is_not_quoted_is_not_the_cause() -
     timeline = raises(story(), "OSError", "[Errno 2] No such file or directory", pid=400)
     flag = raises(timeline, "CellExecutionError", CELL, pid=4242).exits(1).check(Crash())
     assert flag is not None
-    assert flag.message.startswith("CellExecutionError: ")
+    assert flag.message.startswith("OSError: [Errno 22] Invalid argument (quoted by CellExecutionError)")
 
 
 def test_a_start_that_fails_in_the_same_way_on_every_rank_is_given_up() -> None:

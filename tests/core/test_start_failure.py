@@ -340,6 +340,8 @@ def test_of_what_another_process_raised_neither_its_source_nor_its_number_counts
 ) -> None:
     timeline = raises(life(), "RayTaskError(RuntimeError)", OF_AN_ACTOR.format(pid=pid, inner=inner), frame="")
     place = ' (File "/opt/rocm-5.2/train.py", line 9, in load)'
+    assert timeline.job.incident is not None
+    assert timeline.job.incident.flag.message == f"{inner} (quoted by RayTaskError(RuntimeError)){place}"
     assert timeline.job.course.trials[-1].start_failure == (None if may_pass else f"{inner}{place}")
 
 

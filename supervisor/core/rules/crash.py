@@ -28,7 +28,7 @@ from supervisor.core.rules.crash_diagnosis import HOST_LOST, KILLED_BY_SIGNAL, L
 from supervisor.core.rules.gpu_fault import is_fatal
 from supervisor.core.rules.non_finite_loss import NonFiniteLoss, list_in_window, spoilt
 from supervisor.core.sanitize import sanitize
-from supervisor.core.start_failure import COMMAND, is_command_missing, may_have_stepped, start_failure
+from supervisor.core.start_failure import COMMAND, is_command_missing, may_have_stepped, split_quoting, start_failure
 
 LINE_CHARACTERS = 300
 SHELL_SIGNAL = 128
@@ -492,8 +492,14 @@ def _cause_of(raised: Raised) -> Cause:
     caused = "" if origin is None or origin in _one_line(text) else f", caused by {origin}"
     frames = [line for line in trace.splitlines() if line.lstrip().startswith("File ") and " line " in line]
     place = f" ({frames[-1].strip()})" if frames else ""
-    words = _one_line(text)[:200] if frames else text
+    words = _one_line(_quote_other(kind, message) or text)[:200] if frames else text
     return Cause(fault=fault, text=f"{who}{words}{place}{caused}")
+
+
+def _quote_other(kind: str, message: str) -> str | None:
+    """Return what an exception of another type raised in another process, which its message quotes; None elsewhere."""
+    quoted = split_quoting(message)[-1]
+    return None if quoted == message or quoted.startswith(kind) else f"{quoted[:150]} (quoted by {kind})"
 
 
 def _find_direct_cause(trace: str) -> str | None:
