@@ -148,5 +148,7 @@ def test_a_training_begins_by_the_clock_of_the_disk_that_it_saves_to(known: Know
     known.says(known.saved_after(-3605.0), 2)
     known.says(known.saved_after(-3600.0), 3)
     assert known.steps.find_begin(known.job) == NOW.unix_s - 3600.0
+    known.steps.measure_clock("one", str(known.folder / fo.RUN / "snapshot.pt"), 0.0)
+    assert known.steps.find_begin(known.job) == NOW.unix_s - 3600.0
     known.says(known.saved_after(-2.0), 4)
     assert known.steps.find_begin(known.job) == NOW.unix_s

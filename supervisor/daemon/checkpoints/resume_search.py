@@ -262,6 +262,8 @@ class ResumeSearch:
         stat = fingerprint(path)
         if stat is None and (why := describe_denied(path)) is not None:
             self._report_unseen(event, job, path, why)
+        if stat is not None:
+            self._steps.measure_clock(job.name, str(path), event.at.unix_s - stat.modified_ns / 1e9)
         if stat is None or _was_rewritten(stat, event.at, self._clock.now()):
             return  # the later report counts
         seen = _checkpoint_of_report(str(path), stat, event.facts)

@@ -52,14 +52,20 @@ class SaveSteps:
         if size_bytes is None or seconds is None or rest_ns is None or step is None or job.attempt is None:
             return
         if facts.get("late") is not True:
-            self._measure_clock(job.name, event.at.unix_s - seconds - rest_ns / NS)
+            self.measure_clock(job.name, str(facts.get("path")), event.at.unix_s - seconds - rest_ns / NS)
         known = job.attempt.training_step(step)
         if job.attempt.scale is None or known is None or job.attempt.number != event.attempt:
             return
         saved = Fingerprint(size_bytes=size_bytes, modified_ns=seconds * NS + rest_ns, inode=0)
         self._remember_step(job.name, saved, known, reported=True)
 
-    def _measure_clock(self, name: str, reported_later_s: float) -> None:
+    def measure_clock(self, name: str, path: str, reported_later_s: float) -> None:
+        """Take in how much later than its own time a file was reported as written; the least of all counts.
+
+        What the agent itself saves lies in the state directory, most often on another disk.
+        """
+        if Path(path).is_relative_to(self._state):
+            return
         with self._lock:
             self._behind_s[name] = min(reported_later_s, self._behind_s.get(name, reported_later_s))
 
