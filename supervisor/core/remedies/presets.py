@@ -46,23 +46,23 @@ PRESETS = (
         env={"TORCH_BLAS_PREFER_HIPBLASLT": "0"},
         rocm="6.2 and later",
         what="no matrix products by hipBLASLt, which has no kernels for it",
-        source="pytorch/pytorch#138067, #103973",
+        source="pytorch/pytorch#138067, #128753",
     ),
     Preset(
         name="gfx1100",
-        targets=("gfx1100", "gfx1101", "gfx1102"),
+        targets=("gfx1100", "gfx1101"),
         env={"TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL": "1"},
         rocm="6.2 and later",
         what="attention by AOTriton's kernels, which are experimental for it",
-        source="ROCm/TheRock#1437",
+        source="ROCm/TheRock#1437, ROCm/aotriton#117",
     ),
     Preset(
         name="gfx1100-nhwc-off",
         targets=("gfx1100", "gfx1101", "gfx1102"),
         env={"PYTORCH_MIOPEN_SUGGEST_NHWC": "0"},
         rocm="7.0 and 7.1",
-        what="no convolutions in channels_last by MIOpen, which was made optional later",
-        source="pytorch/pytorch#170780",
+        what="no convolutions in channels_last by MIOpen, which are slow on it",
+        source="pytorch/pytorch#170780, #170947",
     ),
 )
 
