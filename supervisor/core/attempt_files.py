@@ -88,6 +88,7 @@ Fields of agent.jsonl besides the common ones, by event:
                       or its program ends it), error (the exception that ends it), of (its pid, from another process),
                       restarts (true where that is its launcher, which starts it again as often as it may),
                       status (the one that it ends with by itself; null where its interpreter does not know it)
+    program_ends      of (pid of the process that trains, by the command, which comes to its end while that lives)
     device            device (of a JAX training: "cpu", "gpu", "tpu")
     precision         asked, used ("half", "bfloat16", "single"), why, device
     epoch_end         epoch, fitness, metrics (object), train_loss, val_loss; null is a number that was not finite

@@ -301,6 +301,7 @@ class AgentEvent(Enum):
     ALLOCATOR = "allocator"
     WORKERS = "workers"
     TRAINS = "trains"
+    PROGRAM_ENDS = "program_ends"
     DEVICE = "device"
     PRECISION = "precision"
     EPOCH_END = "epoch_end"

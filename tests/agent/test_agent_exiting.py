@@ -269,3 +269,33 @@ def test_the_status_that_a_program_ends_itself_with_is_known_where_no_frame_has_
     (ended,) = [report for report in attempt.list_reports("trains") if report.get("ended")]
     unseen = name_of(python) == "python3.8" and exits in NOT_BEFORE_3_10
     assert ended.get("status") == (None if unseen else status)
+
+
+BELOW = """
+import json, os, subprocess, sys, time
+folder = os.environ["ROCM_SUPERVISOR_ATTEMPT_DIR"]
+with open(os.path.join(folder, "shim.json"), "w") as file:
+    json.dump({"training_pid": os.getpid() + NOT_THIS}, file)
+trains = "import rocm_agent, time\\nrocm_agent.step(loss=1.0)\\nprint('stepped', flush=True)\\ntime.sleep(60)"
+child = subprocess.Popen([sys.executable, "-c", trains], stdout=subprocess.PIPE)
+child.stdout.readline()
+import atexit, threading
+atexit.register(child.kill)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "other", "reports"),
+    [("", 0, 1), ("child.kill()\nchild.wait()\n", 0, 0), ("raise ValueError('lost')\n", 0, 0), ("", 1, 0)],
+    ids=["lives", "was killed before", "an exception", "not the command"],
+)
+def test_what_trains_and_lives_when_its_program_comes_to_its_end_is_reported(  # noqa: PLR0917 - of one story
+    attempt: Attempt, python: Path, tmp_path: Path, program: str, other: int, reports: int
+) -> None:
+    """As an actor of Ray: exit handlers kill it, and it was not lost."""
+    script = tmp_path / "train.py"
+    script.write_text(BELOW.replace("NOT_THIS", str(other)) + program)
+    attempt.run([python, script])
+    assert not attempt.failures()
+    (claimed,) = attempt.list_reports("claimed")
+    assert [report["of"] for report in attempt.list_reports("program_ends")] == [claimed["pid"]] * reports

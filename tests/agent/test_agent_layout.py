@@ -13,7 +13,7 @@ from supervisor.core import attempt_files as at
 
 STAGES = {"SETUP", "WARMUP", "STEP", "VALIDATE", "CHECKPOINT", "ENDED", "EXITING"}
 ASIDES = {"DATA_WAIT", "COMPILE", "LOOP"}
-IN_RUN = {"RECORDER", "AGENT", "STACKS"}
+IN_RUN = {"RECORDER", "AGENT", "SHIM", "STACKS"}
 """The agent knows its part of the folder alone."""
 
 

@@ -173,6 +173,16 @@ def test_status_0_of_a_pipe_whose_training_is_gone_without_its_end_is_a_crash() 
     )
 
 
+def test_what_lived_when_its_program_came_to_its_end_was_ended_with_it() -> None:
+    """An actor of Ray is killed by the exit of its driver; one in the background goes on, and may be lost later."""
+    timeline = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77).silence(0.1)
+    timeline.says(ev.AgentEvent.PROGRAM_ENDS, of=77)
+    assert timeline.exits(0).check(Crash()) is None
+    goes_on = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77).silence(0.1)
+    goes_on.says(ev.AgentEvent.PROGRAM_ENDS, of=77).silence(0.1).training(5)
+    assert flag_of(goes_on.exits(0)).fault == "killed_by_signal"
+
+
 @pytest.mark.parametrize("status", [1, 2, 125], ids=["GNU parallel", "make", "xargs"])
 def test_a_status_of_a_programs_own_after_its_training_is_gone_without_its_end_is_a_kill(status: int) -> None:
     timeline = story().started(4242).training(40).says(ev.AgentEvent.TRAINS, of=77)

@@ -103,6 +103,8 @@ class Trainer:
     ended_at: Moment | None = None
     status: int | None = None
     """The status that it ended with by itself; None where its interpreter does not know it."""
+    left_at: Moment | None = None
+    """When its program came to its end while it still lived, which ends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +191,8 @@ class AgentReports:
                 asked, used = report.facts.get("asked"), report.facts.get("used")
                 if isinstance(asked, str) and isinstance(used, str):
                     self.precision = _read_precision(report, asked, used)
+            case ev.AgentEvent.PROGRAM_ENDS:
+                self._add_program_end(report)
             case ev.AgentEvent.ALIVE | ev.AgentEvent.CLAIMED | ev.AgentEvent.TRAINS:
                 self._add_process(report)
             case ev.AgentEvent.SNAPSHOTS | ev.AgentEvent.CHECKPOINT_SAVED | ev.AgentEvent.SAVE_FAILED:
@@ -275,6 +279,11 @@ class AgentReports:
             self.begun_at = report.at
         if report.pid is not None and len(self.interpreters) < INTERPRETERS_KEPT:
             self.interpreters.add(report.pid)
+
+    def _add_program_end(self, report: ev.AgentReported) -> None:
+        pid = as_int(report.facts.get("of"), 1, PID_MAX)
+        if pid is not None and pid in self.trainers:
+            self.trainers[pid] = replace(self.trainers[pid], left_at=report.at)
 
     def _add_trainer(self, report: ev.AgentReported) -> None:
         of_rank = report.agent_event is ev.AgentEvent.CLAIMED and report.rank is not None and report.rank < RANKS_KEPT

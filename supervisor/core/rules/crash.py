@@ -328,13 +328,20 @@ def _is_left_behind(history: History, status: ExitStatus, raised: Raised) -> boo
 def _is_lost(history: History, pid: int, trainer: Trainer) -> bool:
     """Whether a process that trained, and is not the command itself, did not come to its own end.
 
-    That is reported by its interpreter, or by its program where that has ended it.
+    That is reported by its interpreter, or by its program where that has ended it, or ends with it.
     """
-    if pid == history.training_pid:
+    if pid == history.training_pid or _ends_with_program(history, trainer):
         return False
     if trainer.ended:
         return BY_SIGNAL.fullmatch(trainer.error) is not None or any(raised.pid == pid for raised in history.raised)
     return True
+
+
+def _ends_with_program(history: History, trainer: Trainer) -> bool:
+    """Whether it lived when its program came to its end, and has made no step since, as one in the background does."""
+    if trainer.left_at is None:
+        return False
+    return history.last_step_at is None or history.last_step_at.seconds_since(trainer.left_at) <= 0
 
 
 def _find_finished(history: History, status: ExitStatus) -> int | None:

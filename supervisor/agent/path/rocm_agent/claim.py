@@ -15,7 +15,7 @@ from time import monotonic_ns
 from . import events, exceptions
 from .fence import failed, fenced
 from .finder import begun
-from .layout import RECORDER, WARMUP
+from .layout import RECORDER, SHIM, WARMUP
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
@@ -98,6 +98,22 @@ def left_behind() -> int:
     from .recorder import read_claim
 
     return read_claim(_recorder_path())[1]
+
+
+def find_other_trainer() -> int:
+    """Return the process that has claimed the recorder; 0 where it is this one, or this one is not the command."""
+    if _folder is None or _silent or _recorder is not None:
+        return 0
+    import json
+
+    from .recorder import read_claim
+
+    try:
+        with open(os.path.join(_folder, SHIM), encoding="utf-8") as file:
+            command = json.load(file).get("training_pid")
+    except OSError:
+        return 0
+    return read_claim(_recorder_path())[0] if command == os.getpid() else 0
 
 
 def fork() -> None:

@@ -58,6 +58,37 @@ def begin(holding: Callable[[], Optional[Recorder]]) -> None:
         util.Finalize(None, _note_exception, exitpriority=0)
 
 
+def watch_program(threading: ModuleType, find_other: Callable[[], int]) -> None:
+    """Report at the end of the program that what trains in another process still lives.
+
+    Exit handlers kill it then, an actor of Ray or a process of multiprocessing that is a daemon: after that nothing
+    tells it from one that was killed while the program went on. `find_other` returns its pid, 0 where there is none.
+    """
+    shutdown = threading._shutdown
+
+    def _shutdown(*words: Any) -> Any:
+        if not exceptions.is_ending():
+            _report_outlived(find_other)
+        return shutdown(*words)
+
+    threading._shutdown = _shutdown  # type: ignore[attr-defined]
+
+
+@fenced
+def _report_outlived(find_other: Callable[[], int]) -> None:
+    pid = find_other()
+    if pid and _is_alive(pid):
+        events.write("program_ends", of=pid)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return False
+
+
 def _leaving_by(leave: Callable[..., Any], *, of_status: bool) -> Callable[..., Any]:
     """Return a function of `os` after which no exit handler runs, that reports the end of this process first."""
 

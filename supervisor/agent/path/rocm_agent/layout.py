@@ -23,6 +23,7 @@ ENV_MEAN_FAULT = "ROCM_SUPERVISOR_MEAN_FAULT_S"
 ENV_STANDBY = "ROCM_SUPERVISOR_STANDBY"
 END_WORD, END_WORD_BYTES = "rocm-supervisor-end", 4096
 RECORDER = "recorder.bin"
+SHIM = "shim.json"
 AGENT = "agent.jsonl"
 REMEDIES = "remedies.json"
 TUNE = "tune.json"

@@ -59,6 +59,7 @@ def _list_hooks() -> Dict[str, Callable[[ModuleType], object]]:
     hooks = (
         (_torch_imported, "torch"),
         (exceptions.watch_printing, "traceback"),
+        (_threads_imported, "threading"),
         (_children_imported, "multiprocessing.popen_fork", "multiprocessing.popen_forkserver"),
         (_compiler_imported, "torch._dynamo.callback"),
         (_older_compiler_imported, "torch._dynamo.convert_frame"),
@@ -161,6 +162,12 @@ def _precisions_imported(module: ModuleType) -> None:
         from .memory import half_precision
 
         fenced(half_precision.allow)(module)
+
+
+def _threads_imported(module: ModuleType) -> None:
+    from . import exiting
+
+    exiting.watch_program(module, claim.find_other_trainer)
 
 
 def _children_imported(module: ModuleType) -> None:
