@@ -254,3 +254,10 @@ def test_without_a_terminal_one_frame_is_printed() -> None:
     assert done.exit_code == 0
     assert "yolo" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_without_a_terminal_what_the_daemon_cannot_answer_is_an_error() -> None:
+    with serving(FakeView(record_defect=RuntimeError("the record"))) as socket:
+        done = CliRunner().invoke(cli, ["--socket", str(socket), "top"], obj=App())
+    assert done.exit_code != 0
+    assert done.stderr

@@ -11,6 +11,7 @@ from dataclasses import replace
 import click
 
 from supervisor.cli.app import App, pass_app
+from supervisor.cli.errors import explained
 from supervisor.cli.top.frame import compose
 from supervisor.cli.top.state import Answer, TopState, press, read_keys, take
 from supervisor.control.client import Client, ControlError, quoted
@@ -63,14 +64,15 @@ def _read_state(state: TopState, typed: bytes | None, feed: Feed) -> TopState | 
 
 
 def _print_frame(app: App) -> None:
-    answer = ask(app, None)
-    if answer.status is None:
-        app.get("/v1/status")  # for its error and exit status
-        return
+    client = Client(app.socket)
+    try:
+        answer = _ask(client, app, None)
+    except ControlError as error:
+        raise explained(error) from error
     columns, rows = (app.pen.width or PLAIN_SIZE[0]), PLAIN_SIZE[1]
     state = take(TopState(), answer)
     if state.job is not None and answer.output_of is None:
-        state = replace(state, answer=_with_output(Client(app.socket, ANSWER_LIMIT_S), state.answer, state.job["name"]))
+        state = replace(state, answer=_with_output(client, state.answer, state.job["name"]))
     lines = compose(state, app.now(), columns, rows)[:-1]
     texts = ["".join(app.pen.paint(text, style) for text, style in line).rstrip() for line in lines]
     app.print("\n".join(texts).rstrip())
@@ -78,12 +80,15 @@ def _print_frame(app: App) -> None:
 
 def ask(app: App, selected: str | None) -> Answer:
     """Return what the daemon answers now; an answer without a status says why there is none."""
-    client = Client(app.socket, ANSWER_LIMIT_S)
     try:
-        status = client.get("/v1/status")
-        incidents = client.get("/v1/incidents", limit=INCIDENTS)["incidents"]
+        return _ask(Client(app.socket, ANSWER_LIMIT_S), app, selected)
     except ControlError as error:
         return Answer(problem=str(error))
+
+
+def _ask(client: Client, app: App, selected: str | None) -> Answer:
+    status = client.get("/v1/status")
+    incidents = client.get("/v1/incidents", limit=INCIDENTS)["incidents"]
     answer = Answer(status=status, incidents=tuple(incidents), answered_unix_s=app.now())
     return _with_output(client, answer, selected) if selected is not None else answer
 
