@@ -85,6 +85,7 @@ class FakeView:
     disk: record_types.DiskUse = field(
         default_factory=lambda: record_types.DiskUse(state_dir="/s", code_bytes=0, database_bytes=0)
     )
+    tuned: record_types.TuneReport | None = None
     known: Known = KNOWN
     forgotten: list[str] = field(default_factory=list)
     dry_runs: list[bool] = field(default_factory=list)
@@ -198,6 +199,15 @@ class FakeView:
         self.forgotten.append(job)
         return record_types.Forgotten(job=job, rows=12, folder_removed=True)
 
+    def tune(self, job: str, _given: types.TuneBody) -> record_types.TuneReport:
+        return self.tune_report(job)
+
+    def tune_report(self, job: str) -> record_types.TuneReport:
+        self._known(job)
+        if self.tuned is None or self.tuned.job != job:
+            raise Refused(f"{job} was not tuned", f"supervisorctl tune {job}")
+        return self.tuned
+
     def disk_use(self) -> record_types.DiskUse:
         return self.disk
 
@@ -218,7 +228,7 @@ class FakeView:
 def serving(view: FakeView) -> Iterator[Path]:
     """A real server with `view` behind it; yields the path of its socket."""
     with tempfile.TemporaryDirectory() as folder:
-        server = ControlServer(view, bind(Path(folder) / "control.sock"), unlink=True)
+        server = ControlServer(view, bind(Path(folder) / "control.sock"), unlink=True, tuning=view)
         server.start()
         try:
             yield server.path

@@ -12,8 +12,8 @@ from supervisor.cli.app import App, json_option, pass_app
 from supervisor.cli.errors import CliError
 from supervisor.cli.name_completion import complete_job
 from supervisor.cli.table import Cell, Pen
-from supervisor.cli.tune_picture import draw, plot, write_value
 from supervisor.control.client import quoted
+from supervisor.core.reports.tune_picture import draw, list_bars, write_value
 from supervisor.core.sanitize import one_line
 from supervisor.core.tuning.budget import STEPS
 from supervisor.core.tuning.knob import KNOBS
@@ -24,6 +24,8 @@ STEPS_RANGE = click.IntRange(100, 1_000_000)
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 PERMISSIONS = sorted({RESTART, *(knob.permission for knob in KNOBS if knob.permission is not None)})
 HEAD = ("KNOB", "VALUE", "VERDICT", "GAIN", "WHY")
+CELLS = 40
+"""Of the longest bar of a plot."""
 JSON_FIELDS = ("job", "samples_per_s", "adopted", "refused", "bottleneck")
 
 
@@ -155,6 +157,16 @@ def report_lines(report: dict[str, Any], pen: Pen) -> list[str]:
     else:
         text += ["", "nothing was adopted: the owner's settings hold"]
     return text
+
+
+def plot(report: dict[str, Any], pen: Pen) -> str:
+    """Return the bars as lines for a terminal, solid up to what is gained at least; empty where there are none."""
+    rows = []
+    for bar in list_bars(report):
+        solid = round(bar.low * CELLS)
+        blocks = "█" * solid + "▒" * (round(bar.high * CELLS) - solid)
+        rows.append([Cell(one_line(bar.label)), Cell(bar.shown, right=True), Cell(blocks)])
+    return pen.table(("PACE, GAIN", "", "AT LEAST █, AT MOST ▒"), rows) if rows else ""
 
 
 def _judged_cells(row: dict[str, Any], verdict: str) -> list[Cell]:

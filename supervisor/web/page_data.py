@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
 
+import msgspec
+
 from supervisor import __version__
 from supervisor.control.client import ControlError, UnreachableError
+from supervisor.core.reports.tune_picture import WIDTH, draw
 from supervisor.core.sanitize import sanitize, sanitized
+from supervisor.json_bytes import encode_json
 from supervisor.web.clock import now_unix_s
 from supervisor.web.daemon import Daemon, Kept
 from supervisor.web.question import ask_record
@@ -18,6 +23,10 @@ OUTPUT_LIMIT = 300_000
 ALERTS_SHOWN = 100
 SPARKLINES_KEPT_S = 10.0
 ANSWERS_KEPT_S = 30.0
+WIDTH_LEAST = 280
+PICTURES_KEPT = 16
+NO_TUNE = ("refused", "no_such_job", "not_served")
+"""Codes of a daemon that has no tune of a training."""
 SHOWN_OF_A_JOB = (
     "name", "phase", "stage", "since", "attempt", "epoch", "epochs", "step", "steps_total", "steps_per_s",
     "last_step_at", "eta", "eta_early", "eta_late", "loss", "restarts", "reason", "hooked", "flags", "gpus", "remedies",
@@ -101,6 +110,18 @@ class PageData:
         route = f"/v1/jobs/{quote(name, safe='')}/account"
         return _clean_answer(self._answers.get(route, lambda: ask_record(self._config, route)))
 
+    def tune(self, name: str) -> Row:
+        """Return what the last tune of a training came to, None where there is none or no daemon that knows it."""
+        return _clean_answer({"tune": self._read_tune(name)})
+
+    def tune_picture(self, name: str, width: int | None, *, is_dark: bool) -> bytes:
+        """Return the plot of the last tune as PNG, of about a width in pixels."""
+        report = self._read_tune(name)
+        if report is None:
+            raise ControlError("no_such_tune", f"no tune of {name!r} is known", f"supervisorctl tune {name}")
+        width = WIDTH if width is None else max(WIDTH_LEAST, min(WIDTH, width))
+        return _draw_tune(encode_json(report), width, is_dark)
+
     def incident(self, incident: str) -> Row:
         """Return what `supervisorctl show` prints about an incident, with the files of its evidence."""
         route = f"/v1/incidents/{quote(incident, safe='')}"
@@ -126,6 +147,17 @@ class PageData:
         except UnreachableError:
             return ask_record(self._config, route, **query)
 
+    def _read_tune(self, name: str) -> Row | None:
+        try:
+            report = self._daemon.get(f"/v1/jobs/{quote(name, safe='')}/tune")
+        except UnreachableError:
+            return None
+        except ControlError as error:
+            if error.code in NO_TUNE:
+                return None
+            raise
+        return report if report["adopted"] or report["refused"] else None
+
     def _read_status(self) -> tuple[Row, str | None]:
         """Return the live state, or why there is none."""
         try:
@@ -137,6 +169,11 @@ class PageData:
         if name not in recorded:
             return None
         return self._sparklines.get(name, lambda: dict(self._record.sparkline(name)))
+
+
+@lru_cache(PICTURES_KEPT)
+def _draw_tune(report: bytes, width: int, is_dark: bool) -> bytes:  # noqa: FBT001 - of what is kept, no name
+    return draw(msgspec.json.decode(report), width=width, is_dark=is_dark)
 
 
 def _read_list(status: Row, name: str) -> list[Row]:

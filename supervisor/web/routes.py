@@ -57,6 +57,7 @@ def application(data: PageData, sessions: Sessions, door: Door) -> Guard:
     routes += [
         Route("/session", _session_endpoint(sessions), methods=["POST"]),
         Route("/metrics", _metrics_endpoint(data, sessions), methods=["GET"]),
+        Route("/api/trainings/{training}/tune.png", _picture_endpoint(data, sessions), methods=["GET"]),
         *(Route(path, _data_endpoint(answer, sessions), methods=["GET"]) for path, answer in _ANSWERS(data).items()),
     ]
     handlers = {HTTPException: _answer_refusal, RecordError: _answer_trouble, ControlError: _answer_trouble}
@@ -81,6 +82,7 @@ def _ANSWERS(data: PageData) -> dict[str, Callable[[Request], object]]:  # noqa:
             _text(request, "training"), _integer(request, "after"), _integer(request, "attempt")
         ),
         "/api/trainings/{training}/account": lambda request: data.account(_text(request, "training")),
+        "/api/trainings/{training}/tune": lambda request: data.tune(_text(request, "training")),
         "/api/incidents/{incident}": lambda request: data.incident(_text(request, "incident")),
         "/api/compare": lambda request: data.compare(_chosen(request), _points(request)),
         "/api/gpus": lambda request: data.gpus(_number(request, "from"), _number(request, "to"), _points(request)),
@@ -155,6 +157,16 @@ def _data_endpoint(answer: Callable[[Request], object], sessions: Sessions) -> E
     async def endpoint(request: Request) -> Response:
         _check_session(request, sessions)
         return await _ask_in_thread(lambda: _as_json(request, answer(request)))
+
+    return endpoint
+
+
+def _picture_endpoint(data: PageData, sessions: Sessions) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        _check_session(request, sessions)
+        name, width, is_dark = _text(request, "training"), _integer(request, "width"), "dark" in request.query_params
+        png = await _ask_in_thread(lambda: data.tune_picture(name, width, is_dark=is_dark))
+        return Response(png, headers={"Cache-Control": "no-store", "Content-Type": "image/png"})
 
     return endpoint
 

@@ -10,9 +10,20 @@ from msgspec.structs import replace
 
 from supervisor.cli.errors import CliError
 from supervisor.cli.table import Pen
-from supervisor.cli.tune import as_json, parse_permissions, parse_span_s, report_lines
-from supervisor.cli.tune_picture import BAR, MARGIN, PROVEN, RANGE, ROW, WIDTH, draw, plot
+from supervisor.cli.tune import as_json, parse_permissions, parse_span_s, plot, report_lines
 from supervisor.control import record_types
+from supervisor.core.reports.tune_picture import (
+    BAR,
+    BARS_MOST,
+    MARGIN,
+    PROVEN,
+    RANGE,
+    ROW,
+    STACKED_BELOW,
+    TEXT,
+    WIDTH,
+    draw,
+)
 
 REPORT = record_types.TuneReport(
     job="night",
@@ -57,6 +68,22 @@ def test_a_plot_is_drawn_as_png_too() -> None:
     assert middle["set"].count(RANGE) == dark["after"] - dark["set"]
     assert len(rows) == height
     assert draw(record_types.encode(replace(REPORT, adopted=[])))[:4] == b"\x89PNG"
+
+
+def test_a_picture_for_a_phone_has_each_bar_below_its_text_and_a_dark_page_a_dark_one() -> None:
+    report = record_types.encode(REPORT)
+    narrow, dark = draw(report, width=STACKED_BELOW - 160), draw(report, is_dark=True)
+    rows = read_rows(narrow, STACKED_BELOW - 160)
+    assert max(row.count(PROVEN) for row in rows) == STACKED_BELOW - 160 - 2 * MARGIN, "a bar has the whole width"
+    assert not any(TEXT in row and PROVEN in row for row in rows), "no text is next to a bar"
+    assert read_rows(dark, WIDTH) == read_rows(draw(report), WIDTH), "the same picture in other colours"
+    assert dark != draw(report)
+
+
+def test_a_picture_of_many_settings_is_bounded() -> None:
+    many = [record_types.KnobAdopted(knob=f"knob{n}" * 40, value=n, gain=0.1, low=0.1, high=1e300) for n in range(900)]
+    png = draw(record_types.encode(replace(REPORT, adopted=many)))
+    assert struct.unpack(">I", png[20:24])[0] <= 2 * MARGIN + ROW * (1 + BARS_MOST)
 
 
 def read_rows(png: bytes, width: int) -> list[bytes]:

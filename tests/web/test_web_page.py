@@ -47,6 +47,7 @@ def test_the_page_itself_is_all_that_is_served_without_a_session(page: ServedPag
         "/api/overview",
         "/api/trainings/yolo",
         "/api/trainings/yolo/steps",
+        "/api/trainings/yolo/tune.png",
         "/api/gpus",
         "/api/alerts",
         "/metrics",
@@ -157,6 +158,11 @@ def test_what_is_no_number_and_what_is_not_recorded_is_answered_in_words(signed_
     missing = signed_in.get("/api/trainings/none")
     assert missing.status == 404
     assert "no training 'none' is recorded" in str(missing.json["error"])
+
+
+def test_a_tune_that_is_not_known_is_nothing(signed_in: ServedPage) -> None:
+    assert read(signed_in, "/api/trainings/yolo/tune") == {"tune": None}
+    assert signed_in.get("/api/trainings/yolo/tune.png").status == 404
 
 
 def test_a_record_that_is_not_there_is_reported(tmp_path: Path) -> None:

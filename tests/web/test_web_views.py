@@ -12,7 +12,7 @@ from browser import CHROMIUM, Browser, Chromium
 from long_record import BEGAN_UNIX_S
 from served_page import ServedPage, serving_page
 
-from supervisor.control import types
+from supervisor.control import record_types, types
 from supervisor.control.present import gpu_status
 from supervisor.core.moments import Moment
 from supervisor.core.readings import GpuReading
@@ -31,12 +31,23 @@ MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>document.title='
 VIEWS = {
     "#/": "document.querySelector('.card canvas')",
     "#/training/yolo": "document.querySelectorAll('figure:not([hidden]) canvas').length === 8",
+    "#/training/yolo?last=3600": "document.querySelector('.tune canvas')",
     "#/incident/yolo-2": "document.body.innerText.includes('no step for 61 s')",
     "#/compare?of=yolo:1&of=yolo:2&by=epoch": "document.querySelector('figure canvas')",
     "#/gpus?last=40000000": "document.body.innerText.includes('Radeon') && document.querySelector('figure canvas')",
     "#/log/yolo": "document.querySelector('pre').textContent.includes('onerror')",
     "#/alerts": "document.body.innerText.includes('phone')",
 }
+TUNE = record_types.TuneReport(
+    job="yolo",
+    state="ended",
+    samples_per_s=record_types.BeforeAfterRate(before=49.0, after=422.0),
+    adopted=[
+        record_types.KnobAdopted(knob="workers", value=16, gain=7.6, low=7.1, high=8.2),
+        record_types.KnobAdopted(knob="channels_last", value=True, gain=0.21, low=0.04, high=0.38, remark=MARKUP),
+    ],
+    refused=[record_types.KnobRefused(knob="threads", value=8, why="gains at most 1.2 %")],
+)
 JOB = types.JobStatus(
     name="yolo",
     phase="running",
@@ -69,7 +80,9 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> FakeView:
     )
     phone = types.AlertReceiver(name="phone", state="failing", problem=MARKUP)
     failed = msgspec.structs.replace(DELIVERED, state="failed", error="status 404: no such topic, " + "x" * 40)
-    return FakeView(folder=folder, jobs=[JOB], gpus=[gpu], history=[FREEZE], receivers=[phone], sent=[failed])
+    return FakeView(
+        folder=folder, jobs=[JOB], gpus=[gpu], history=[FREEZE], receivers=[phone], sent=[failed], tuned=TUNE
+    )
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +115,34 @@ def test_a_view_shows_text_of_a_training_as_text_and_breaks_no_policy(
     assert "owned" not in shown.evaluate("document.title")
     assert shown.evaluate("document.querySelectorAll('img, main script, iframe').length") == 0
     assert [url for url in shown.requested() if not url.startswith((page.origin, "about:"))] == []
+
+
+BLUE = """{const canvas = document.querySelector('.tune canvas');
+  const found = new Map();
+  const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  for (let i = 0; i < pixels.length; i += 4) {
+    const color = `${pixels[i]},${pixels[i + 1]},${pixels[i + 2]}`;
+    found.set(color, (found.get(color) || 0) + 1);
+  }
+  [canvas.width, canvas.getBoundingClientRect().right <= innerWidth, [...found].sort((a, b) => b[1] - a[1])[0][0]]}"""
+
+
+def test_what_a_tune_came_to_is_drawn_for_the_screen_and_in_words(shown: Browser, view: FakeView) -> None:
+    found = []
+    for width, scheme in ((1200, "light"), (360, "dark")):
+        shown.resize(width, 800, phone=width == 360)
+        shown.scheme(scheme)
+        shown.evaluate("location.hash = '#/'")
+        shown.wait_for("document.querySelector('.card')")
+        show(shown, "#/training/yolo?last=3600")
+        found.append(shown.evaluate(BLUE))
+    shown.resize(1200, 900)
+    shown.scheme("light")
+    assert found == [[760, True, "255,255,255"], [320, True, "18,23,28"]]
+    words = shown.evaluate("document.querySelector('.tune canvas').getAttribute('aria-label')")
+    assert "Tune: 49 samples/s before, 422 after (8.61 times as many). " in words
+    assert "workers = 16: +760.0 % (+710.0 % to +820.0 %); " in words.replace("\u00a0", " ")
+    assert "threads = 8" in shown.evaluate("document.querySelector('.tune table').innerText")
 
 
 def test_the_log_has_no_escape_sequences_and_can_be_searched(shown: Browser) -> None:

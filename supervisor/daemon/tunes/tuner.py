@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from supervisor.config.settings import TuneSettings
 from supervisor.control import record_types, types
-from supervisor.control.refusals import Refused
+from supervisor.control.refusals import Refused, Unreadable
 from supervisor.core import events as ev
 from supervisor.core.events import AgentEvent
 from supervisor.core.job import ALIVE, Job, Phase
@@ -166,7 +166,7 @@ class Tuner:
         return attempt.start.words
 
     def report(self, name: str) -> record_types.TuneReport:
-        """Return the tune under way or the last one; raise Refused without any."""
+        """Return the tune under way or the last one; raise Refused without any, or Unreadable."""
         tune = self._tunes.get(name)
         if tune is not None:
             return tune.report()
@@ -175,7 +175,7 @@ class Tuner:
             raise Refused(f"{name} was not tuned", f"supervisorctl tune {name}")
         found = record_types.decode_tune_report(kept.get("report"))
         if found is None:
-            raise Refused(f"what was kept of the tune of {name} cannot be read", f"supervisorctl tune {name} --undo")
+            raise Unreadable(f"what was kept of the tune of {name} cannot be read", f"supervisorctl tune {name} --undo")
         return found
 
     def _find_fault(self, name: str, began: Job) -> Callable[[], str | None]:

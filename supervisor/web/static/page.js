@@ -66,17 +66,19 @@ class Refused extends Error {
   constructor(status, error) { super(error.message || `status ${status}`); this.status = status; this.remedy = error.remedy || ""; }
 }
 
-async function get(path) {
+async function ask(path) {
   let answer;
   try {
     answer = await fetch(path, { headers: { "X-Page-Key": localStorage.getItem(KEY) || "" }, cache: "no-store" });
   } catch (error) {
     throw new Refused(0, { message: "the page's server does not answer", remedy: "supervisorctl web starts it again" });
   }
-  const body = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Refused(answer.status, body.error || {});
-  return body;
+  if (!answer.ok) throw new Refused(answer.status, (await answer.json().catch(() => ({}))).error || {});
+  return answer;
 }
+
+const get = async path => (await ask(path)).json().catch(() => ({}));
+const getPicture = async path => createImageBitmap(await (await ask(path)).blob());
 
 async function openSession(token) {
   const answer = await fetch("/session", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ token }) });
@@ -404,9 +406,10 @@ class Training extends View {
     this.spans = el("div", { class: "row", role: "group", "aria-label": "Time shown" });
     this.grid = el("div", { class: "charts" });
     this.list = el("div"); this.account = el("div", {}, el("p", {}, "Being read from the record.")); this.attempts = el("div");
+    this.tune = el("div", { class: "tune" });
     const path = encodeURIComponent(name);
     this.body.append(this.head, this.facts, el("p", {}, el("a", { href: `#/log/${path}` }, "Log"), " · ", el("a", { href: `#/compare?of=${path}` }, "Compare attempts")),
-      el("h2", {}, "Charts"), this.spans, this.grid, el("h2", {}, "Incidents"), this.list, el("h2", {}, "Time account"), this.account, el("h2", {}, "Attempts"), this.attempts);
+      el("h2", {}, "Charts"), this.spans, this.grid, el("h2", {}, "Incidents"), this.list, el("h2", {}, "Time account"), this.account, this.tune, el("h2", {}, "Attempts"), this.attempts);
     const shared = { incidents: () => this.incidents, onZoom: window => this.zoom(window) };
     this.stepCharts = STEP_CHARTS.map(spec => [spec, this.chart(this.grid, spec.title, { ...spec, ...shared })]);
     this.sampleCharts = SAMPLE_CHARTS.map(spec => [spec, this.chart(this.grid, spec.title, { ...spec, ...shared })]);
@@ -414,6 +417,7 @@ class Training extends View {
     this.every(SERIES_MS, () => this.refreshSeries());
     this.every(POLL_MS, () => this.refresh());
     this.every(60000, () => this.refreshAccount());
+    this.every(SERIES_MS, () => this.refreshTune());
   }
 
   update(params) { this.setWindow(params); this.refreshSeries().catch(explain); }
@@ -475,6 +479,19 @@ class Training extends View {
       known(a.resume_step) ? whole(a.resume_step) : null, ending(a)])));
   }
 
+  async refreshTune() {
+    const { tune } = await get(api(this.name, "/tune"));
+    if (!this.alive) return;
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches, width = Math.floor(this.tune.clientWidth / 20) * 20;
+    const shape = JSON.stringify([tune, dark, width]);
+    if (this.tuneShape === shape) return;
+    const drawn = tune?.adopted.length && typeof createImageBitmap === "function";
+    const picture = drawn ? await getPicture(api(this.name, `/tune.png?width=${width}${dark ? "&dark" : ""}`)) : null;
+    if (!this.alive) return;
+    this.tuneShape = shape;
+    if (tune) showTune(this.tune, tune, picture); else this.tune.replaceChildren();
+  }
+
   async refreshAccount() {
     try {
       const answer = await get(api(this.name, "/account"));
@@ -484,6 +501,28 @@ class Training extends View {
       throw error;
     }
   }
+}
+
+// What a tune came to. A picture is asked for with the session's key, as all data are, so that it is drawn by hand and no
+// <img>; Safari 14 cannot, and has the words and the table alone.
+const gain = value => `${value < 0 ? "-" : "+"}${Math.abs(value * 100).toFixed(1)}\u00a0%`;
+const setting = row => `${row.knob} = ${known(row.value) ? row.value : "-"}`;
+const range = row => `${gain(row.gain)} (${gain(row.low)} to ${gain(row.high)})`;
+
+function wordsOfTune(tune) {
+  const { before, after } = tune.samples_per_s;
+  if (tune.state !== "ended") return "Under way; so far:";
+  if (!tune.adopted.length) return "Nothing was adopted: the owner's settings hold.";
+  return before && after ? `${number(before)} ${tune.unit}/s before, ${number(after)} after (${number(after / before, 3)} times as many).` : "Adopted:";
+}
+
+function showTune(place, tune, picture) {
+  const rows = [...tune.adopted.map(row => ["adopted", setting(row), range(row), row.remark || null]), ...tune.refused.map(row => ["refused", setting(row), null, row.why])];
+  const words = wordsOfTune(tune), label = `Tune: ${words} ${tune.adopted.map(row => `${setting(row)}: ${range(row)}`).join("; ")}`;
+  const canvas = picture && el("canvas", { width: picture.width, height: picture.height, role: "img", "aria-label": label });
+  if (picture) canvas.getContext("2d").drawImage(picture, 0, 0);
+  place.replaceChildren(el("h2", {}, "Tune"), el("p", {}, words), ...(tune.problem ? [el("p", { class: "bad" }, `It ended early: ${tune.problem}`)] : []),
+    ...(picture ? [canvas] : []), table("What a tune adopted and refused", ["verdict", "setting", "gain", "why"], rows));
 }
 
 function ending(attempt) {
@@ -746,5 +785,6 @@ function listen() {
 document.getElementById("skip").addEventListener("click", () => main.focus());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const chart of view?.charts || []) { chart.shape = null; if (chart.x) chart.draw(chart.x, chart.lines, chart.window); }
+  if (view?.tune) view.refreshTune().catch(explain);
 });
 begin();

@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.cli.table import Cell, Pen
 from supervisor.core.reports.canvas import GLYPH_HEIGHT, GLYPH_SCALE, Canvas, measure
 from supervisor.core.sanitize import one_line
 
-CELLS = 40
-"""Of the longest bar on a terminal."""
-LABEL_MOST = 32
-"""Characters of a label in a picture."""
+LABEL_MOST, BARS_MOST = 32, 40
+"""Characters of a text and bars in a picture."""
 PALETTE = ((255, 255, 255), (90, 90, 90), (173, 205, 240), (21, 88, 176))
+DARK_PALETTE = ((18, 23, 28), (178, 190, 201), (48, 92, 128), (86, 180, 233))
 PAPER, TEXT, RANGE, PROVEN = range(len(PALETTE))
 WIDTH, MARGIN, ROW, BAR = 760, 12, 24, 14
 """Pixels: of a picture, around it, from one bar to the next, and a bar's height."""
+BELOW = (BAR - GLYPH_HEIGHT * GLYPH_SCALE) // 2
+"""The top of a bar, to that of the text next to it."""
+STACKED_BELOW, STACKED_ROW = 520, 44
+"""A narrower picture has each bar below its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,30 +55,24 @@ def write_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else one_line(str(value))
 
 
-def plot(report: dict[str, Any], pen: Pen) -> str:
-    """Return the bars as lines for a terminal, solid up to what is gained at least; empty where there are none."""
-    rows = []
-    for bar in list_bars(report):
-        solid = round(bar.low * CELLS)
-        blocks = "█" * solid + "▒" * (round(bar.high * CELLS) - solid)
-        rows.append([Cell(one_line(bar.label)), Cell(bar.shown, right=True), Cell(blocks)])
-    return pen.table(("PACE, GAIN", "", "AT LEAST █, AT MOST ▒"), rows) if rows else ""
-
-
-def draw(report: dict[str, Any]) -> bytes:
-    """Return the bars as a PNG, dark up to what is gained at least."""
-    bars = list_bars(report) or [Bar(label="nothing was adopted", shown="", low=0.0, high=0.0)]
-    canvas = Canvas(WIDTH, 2 * MARGIN + ROW * (1 + len(bars)), PALETTE)
-    below = (BAR - GLYPH_HEIGHT * GLYPH_SCALE) // 2
-    canvas.write(f"tune of {report['job']}".upper(), MARGIN, MARGIN + below, TEXT)
+def draw(report: dict[str, Any], *, width: int = WIDTH, is_dark: bool = False) -> bytes:
+    """Return the bars as a PNG, dark up to what is gained at least; `is_dark`: for a dark page, the other way round."""
+    bars = list_bars(report)[:BARS_MOST] or [Bar(label="nothing was adopted", shown="", low=0.0, high=0.0)]
     labels = [bar.label[:LABEL_MOST].upper() for bar in bars]
-    shown = [bar.shown.upper() for bar in bars]
+    shown = [bar.shown[:LABEL_MOST].upper() for bar in bars]
+    is_stacked = width < STACKED_BELOW
+    row = STACKED_ROW if is_stacked else ROW
     numbers = MARGIN + max(map(measure, labels)) + MARGIN
-    left = numbers + max(map(measure, shown)) + MARGIN
-    for number, bar in enumerate(bars, 1):
-        y, length = MARGIN + ROW * number, WIDTH - MARGIN - left
-        canvas.write(labels[number - 1], MARGIN, y + below, TEXT)
-        canvas.write(shown[number - 1], left - MARGIN - measure(shown[number - 1]), y + below, TEXT)
+    after = max(map(measure, shown))
+    left = MARGIN if is_stacked else numbers + after + MARGIN
+    canvas = Canvas(width, 2 * MARGIN + ROW + row * len(bars), DARK_PALETTE if is_dark else PALETTE)
+    canvas.write(f"tune of {report['job']}".upper(), MARGIN, MARGIN + BELOW, TEXT)
+    for number, bar in enumerate(bars):
+        y, length = MARGIN + ROW + row * number, width - MARGIN - left
+        right = width - MARGIN if is_stacked else numbers + after
+        canvas.write(labels[number], MARGIN, y + BELOW, TEXT)
+        canvas.write(shown[number], right - measure(shown[number]), y + BELOW, TEXT)
+        y += row - ROW
         canvas.fill((left, y), (round(bar.high * length), BAR), RANGE)
         canvas.fill((left, y), (round(bar.low * length), BAR), PROVEN)
     return canvas.encode()
