@@ -16,6 +16,7 @@ from supervisor.cli import exit_codes
 from supervisor.cli.app import App, UncheckedPath
 from supervisor.cli.errors import WrongUsageError, suggest_nearest
 from supervisor.cli.paths import other_supervisor
+from supervisor.cli.unprinted import explaining_unprinted
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("supervisor.cli.status", "The state of every job and of the GPUs."),
@@ -176,7 +177,8 @@ def main() -> None:
         click.echo(f"rocm-supervisor: {message}", err=True)
         if program == "supervisorctl":
             sys.exit(exit_codes.USAGE)  # the user may have meant the other program
-    cli(prog_name="supervisorctl" if program.endswith(".py") else program)
+    with explaining_unprinted(sys.argv):
+        cli(prog_name="supervisorctl" if program.endswith(".py") else program)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from view_by_hand import FakeView, serving
 
+from supervisor.cli.unprinted import explaining_unprinted
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +64,24 @@ def test_the_version_is_printed_by_a_command_and_by_the_option_that_every_tool_h
     command, option = run("version", **ALONE), run("--version", **ALONE)
     assert (option.returncode, option.stdout) == (0, command.stdout)
     assert option.stdout.startswith("rocm-supervisor ")
+
+
+def test_an_output_that_cannot_be_written_is_one_line_and_a_status() -> None:
+    words = "the output could not be written: No space left on device"
+    for given, expected in (
+        ("version", f"error: {words}\n"),
+        ("--help", f"error: {words}\n"),
+        ("--json version", f'"message": "{words}"'),
+    ):
+        code = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); main()"
+        done = run(*given.split(), code=code, **ALONE)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert expected in done.stderr
+
+
+def test_an_error_of_what_a_command_does_with_files_is_not_taken_for_one_of_its_output() -> None:
+    with pytest.raises(OSError, match="No space left"), explaining_unprinted([]), Path("/dev/full").open("wb") as full:
+        full.write(b"x" * 100_000)
 
 
 def test_status_imports_nothing_that_it_does_not_need(path: Path) -> None:
