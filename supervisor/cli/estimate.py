@@ -339,11 +339,13 @@ def _prove_largest(probes: Probes, asked: Asked, configured: int, points: list[P
 def _probe_small(probes: Probes, asked: Asked, configured: int) -> list[Point]:
     """Return points at two small micro-batches: without a GPU a large one takes long.
 
-    A net so small that both take the same is probed at the micro-batch in question as well.
+    A net so small that both take the same is probed at the micro-batch in question as well; and one whose batches
+    differ in shape, through whose small ones, of few lengths each, a line would be of chance.
     """
     points = probes.vary(configured, [SMALL, LESS_SMALL])
     wanted = asked.batch or configured
-    if points and fit_line(points) is None and wanted not in {SMALL, LESS_SMALL}:
+    is_line_doubted = fit_line(points) is None or any(point.shapes > 1 for point in points)
+    if points and is_line_doubted and wanted not in {SMALL, LESS_SMALL}:
         points += probes.vary(configured, [wanted])
     return points if points else [probes.measure()]
 

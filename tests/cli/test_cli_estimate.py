@@ -66,6 +66,25 @@ for (batch,) in DataLoader(TensorDataset(torch.randn(64, 32768)), batch_size=8):
 """
 TINY = LINEAR.replace("randn(4096", "randn(60").replace("1024", "4").replace("4096", "8").replace("=512", "=5")
 """Its tensors at 2 and at 4 samples fill no more than the smallest blocks."""
+LENGTHS = """
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+class Lines(IterableDataset):
+    def __iter__(self):
+        for number in range(1, 10_000):
+            yield torch.randn(1 if number % 8 else 512, 64)
+
+def pad(rows):
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+network = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64))
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+for batch in DataLoader(Lines(), batch_size=7, collate_fn=pad):
+    network(batch).square().mean().backward()
+    optimizer.step()
+"""
+"""One line in eight is long: of the first two batches of 2 none has one, of those of 4 and of 7 the second has."""
 GOOD = Card(gfx_target_version=90006)
 
 
@@ -97,6 +116,19 @@ def test_a_net_whose_small_micro_batches_take_the_same_is_probed_at_the_one_in_q
     assert found["micro_batch"] == 6
     refused = estimate(config, "net", "--without-gpu", "--batch", "99")
     assert "99 samples could not be probed" in refused.output, "there are 60 rows"
+
+
+@pytest.mark.train
+def test_batches_that_differ_in_shape_and_have_no_length_are_probed_at_the_micro_batch_in_question(
+    current_python: Path, tmp_path: Path
+) -> None:
+    result = estimate(configure(tmp_path, current_python, LENGTHS), "net", "--json", "--without-gpu")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    peaks = {probed["micro_batch"]: probed["bytes"] for probed in found["points"]}
+    assert list(peaks) == [2, 4, 7]
+    assert 1.5 < peaks[7] / peaks[4] < 2, "seven lines as long as the longest"
+    assert any("the batches differ in shape" in note for note in found["notes"])
 
 
 @pytest.mark.train
