@@ -83,6 +83,32 @@ def test_loaders_autocast_and_cudnn_do_as_configured(attempt: Attempt, train_pyt
     assert attempt.failures() == []
 
 
+LOADERS = """
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
+data = TensorDataset(torch.arange(8.0))
+loaders = [
+    DataLoader(data, 2, True),
+    DataLoader(data, sampler=RandomSampler(data)),
+    DataLoader(data, 2),
+    DataLoader(data, batch_size=None, shuffle=True),
+    DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 2, False)),
+]
+print([len(loader) for loader in loaders])
+"""
+
+
+@pytest.mark.train
+def test_loaders_that_draw_in_random_order_have_larger_batches_and_those_of_a_validation_do_not(
+    attempt: Attempt, train_python: Path
+) -> None:
+    write(attempt, loader_batch_factor=(2.0, "a tune"))
+    finished = attempt.run([train_python, "-c", LOADERS])
+    assert finished.output == "[2, 4, 4, 8, 4]\n", finished.output
+    assert "batches of 2 -> 4" in [row["set"] for row in attempt.list_reports("remedy_applied")]
+    assert attempt.failures() == []
+
+
 @pytest.mark.train
 def test_a_script_asks_for_what_it_can_do_itself(attempt: Attempt, owner_python: Path) -> None:
     write(attempt, batch_factor=(0.5, "half_batch"))

@@ -28,6 +28,12 @@ def begins(kind: Any, loader: Any, iterator: Any) -> None:
     held.pop(MET, None)
 
 
+def draws_at_random(torch: Any, sampler: Any) -> bool:
+    """Whether a sampler draws in random order, as that of a training does and that of a validation does not."""
+    data = torch.utils.data
+    return isinstance(sampler, (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler))
+
+
 def owner_of(iterator: Any) -> Any:
     """Return a loader with the settings of the one that an iterator was made for, None where they are not known."""
     return iterator.__dict__.get(OWNER)

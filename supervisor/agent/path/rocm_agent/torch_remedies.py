@@ -12,7 +12,7 @@ import inspect
 from functools import wraps
 from typing import Any, Callable, List, Optional
 
-from . import remedies
+from . import loader, remedies
 from .fence import fenced
 
 
@@ -25,6 +25,8 @@ def install(torch: Any) -> None:
         _without_amp(torch)
     if any(remedies.wanted(name) is not None for name in ("workers", "workers_factor")):
         _with_fewer_workers(torch)
+    if remedies.wanted("loader_batch_factor") is not None:
+        _with_larger_batches(torch)
     if any(remedies.wanted(name) is not None for name in ("lr_factor", "clip_norm", "skip_non_finite")):
         remedies.lr_factor = float(remedies.wanted("lr_factor") or 1.0)
         _with_treated_steps(torch)
@@ -140,19 +142,43 @@ def _disable_at_init(kind: Any) -> None:
 
 
 def _with_fewer_workers(torch: Any) -> None:
+    _change_loaders(torch, _reduce_workers)
+
+
+def _with_larger_batches(torch: Any) -> None:
+    _change_loaders(torch, lambda *given: _multiply_batch(torch, *given))
+
+
+def _change_loaders(torch: Any, change: Callable[[inspect.Signature, Any, Any], Any]) -> None:
+    """Have every loader made from now on with the arguments that `change` returns, where it returns any."""
     kind = torch.utils.data.DataLoader
     original = kind.__init__
     signature = inspect.signature(original)
 
     @wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        changed = _reduce_workers(signature, (self, *args), kwargs)
+        changed = change(signature, (self, *args), kwargs)
         if changed is None:
             original(self, *args, **kwargs)
         else:
             original(*changed.args, **changed.kwargs)
 
     kind.__init__ = __init__
+
+
+@fenced
+def _multiply_batch(
+    torch: Any, signature: inspect.Signature, args: Any, kwargs: Any
+) -> Optional[inspect.BoundArguments]:
+    """Return the arguments of a loader with another batch, where it draws in random order: others may validate."""
+    bound = signature.bind(*args, **kwargs)
+    asked, size = bound.arguments, bound.arguments.get("batch_size", 1)
+    is_random = asked.get("shuffle") or loader.draws_at_random(torch, asked.get("sampler"))
+    if type(size) is not int or asked.get("batch_sampler") is not None or not is_random:
+        return None
+    asked["batch_size"] = changed = max(1, int(size * float(remedies.wanted("loader_batch_factor"))))
+    remedies.report_applied("loader_batch_factor", "batches of %d -> %d" % (size, changed))
+    return bound
 
 
 @fenced

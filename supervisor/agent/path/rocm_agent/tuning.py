@@ -445,11 +445,14 @@ class Tune:
 
     def _list_loader_facts(self, several: Optional[str]) -> Dict[str, Any]:
         loader = self._loader
+        larger_why = several or loader.why_not_larger()
         return {
             "workers": loader.workers,
             "loader_why_not": several or loader.why_not(),
             "pinned": getattr(loader.owners, "pin_memory", None),
             "prefetch": getattr(loader.owners, "prefetch_factor", None),
+            "batch_size": getattr(loader.owners, "batch_size", None) if larger_why is None else None,
+            "batch_why_not": larger_why,
             "batch_bytes": loader.batch_bytes,
             "shm_bytes": _free_bytes("/dev/shm"),  # noqa: S108 - where loaders' workers hand batches over
         }

@@ -7,17 +7,27 @@ workers draws other numbers with another number of workers, as it does in torch 
 
 from __future__ import annotations
 
+import sys
 import weakref
 from functools import wraps
 from time import monotonic_ns
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from rocm_agent.fence import failed
-from rocm_agent.loader import MET, SUCCESSOR, owner_of
+from rocm_agent.loader import MET, SUCCESSOR, draws_at_random, owner_of
 
 from . import Refused, pinning, refuse
 
 PREFETCH = 2
+OWN_BATCHES = (
+    "composer",
+    "fastai",
+    "lightning",
+    "pytorch_lightning",
+    "transformers.trainer",
+    "ultralytics.engine.trainer",
+)
+"""Modules of frameworks that go on by a number of batches, or reckon their steps by it."""
 COUNTED = (
     "_data_queue",
     "_worker_result_queue",
@@ -94,6 +104,22 @@ class Loader:
             return "a loader of this kind is not known"
         if not iterator._auto_collation:
             return "the data set makes batches of its own"
+        return None
+
+    def why_not_larger(self) -> Optional[str]:
+        """Return why a start cannot be made with larger batches."""
+        loader = self._loader
+        if self.why_not() is not None:
+            return self.why_not()
+        owned = next((name for name in OWN_BATCHES if name in sys.modules), None)
+        if owned is not None:
+            return "%s has an account of its own of the batches that were made" % owned
+        if type(loader.batch_size) is not int:
+            return "its batches are made by a sampler of its own"
+        if not draws_at_random(self._torch, loader.sampler):
+            return "its loader draws in order, as one for a validation does"
+        if len(loader.sampler) < 2 * loader.batch_size:
+            return "a pass over its data has less than two batches"
         return None
 
     @property
