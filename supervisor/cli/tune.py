@@ -15,6 +15,7 @@ from supervisor.cli.table import Cell, Pen
 from supervisor.control.client import quoted
 from supervisor.core.reports.tune_picture import draw, list_bars, write_value
 from supervisor.core.sanitize import one_line
+from supervisor.core.tuning.batch import BATCH
 from supervisor.core.tuning.budget import STEPS
 from supervisor.core.tuning.knob import KNOBS
 from supervisor.core.tuning.starts import RESTART
@@ -22,7 +23,7 @@ from supervisor.core.tuning.starts import RESTART
 POLL_S = 1.0
 STEPS_RANGE = click.IntRange(100, 1_000_000)
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
-PERMISSIONS = sorted({RESTART, *(knob.permission for knob in KNOBS if knob.permission is not None)})
+PERMISSIONS = sorted({BATCH, RESTART, *(knob.permission for knob in KNOBS if knob.permission is not None)})
 HEAD = ("KNOB", "VALUE", "VERDICT", "GAIN", "WHY")
 CELLS = 40
 """Of the longest bar of a plot."""
@@ -69,6 +70,9 @@ def command(  # noqa: PLR0913, PLR0917 - one an option
     With --may restart, what only a start can apply is tried after that: variables, and the environments of
     [jobs.JOB.environments]. The training is restarted from one snapshot several times, with it and without; the
     steps of these starts are repeated. What is proven is used by its next starts, the first of which is at once.
+
+    With --may batch, twice the batch is tried in the same way, with the learning rate by the rule for the optimizer:
+    in proportion for SGD, by the square root for Adam. That is another training: --dry-run shows both before.
     """
     route = f"/v1/jobs/{quoted(job)}/tune"
     more = {"steps": steps, "may": parse_permissions(may), "stop": stop, "undo": undo}

@@ -223,7 +223,7 @@ class TuneSettings(Struct, frozen=True, kw_only=True):
     """After its first step, before such a tune begins."""
     for_s: Annotated[float, Meta(ge=10, le=86_400)] = 900.0
     steps: Annotated[int, Meta(ge=100, le=1_000_000)] = 800
-    may: list[Literal["precision", "restart"]] = field(default_factory=list)
+    may: list[Literal["batch", "precision", "restart"]] = field(default_factory=list)
     """What is tried only with permission."""
 
 

@@ -38,7 +38,7 @@ class TuneBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     for_s: Annotated[float, Meta(ge=10, le=86_400)] = 900.0
     steps: Annotated[int, Meta(ge=100, le=1_000_000)] = 800
     """By which it has ended; more are made where steps are fast."""
-    may: list[Literal["precision", "restart"]] = field(default_factory=list)
+    may: list[Literal["batch", "precision", "restart"]] = field(default_factory=list)
     """What the owner permits beyond changes that leave the training what it is."""
     stop: bool = False
     """End the tune under way instead."""

@@ -159,9 +159,14 @@ def _settings_of(kept: Mapping[str, Any], remedied: set[str]) -> dict[str, objec
 def remedied_settings(folder: Path) -> tuple[str, ...]:
     """Return the settings that remedies have changed for an attempt, Conv2d's among them."""
     settings = _read_object(folder, names.REMEDIES).get("settings")
-    found = [str(setting) for setting in settings] if isinstance(settings, dict) else []
+    found = [str(name) for name, row in settings.items() if _is_remedied(row)] if isinstance(settings, dict) else []
     conv2d = launched_env(folder).get(names.ENV_CONV2D, "off")
     return (*found, *(("conv2d",) if conv2d not in ("", "off") else ()))
+
+
+def _is_remedied(row: object) -> bool:
+    """Whether a setting is of a remedy; what a tune has set is of none."""
+    return as_dict(row).get("remedies") != []
 
 
 def launched_command(folder: Path) -> Sequence[str]:

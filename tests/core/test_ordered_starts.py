@@ -326,3 +326,24 @@ def test_the_record_of_a_job_keeps_its_orders_and_an_older_one_has_none() -> Non
     assert (older.tuned, older.asked_start, older.start_refused, older.next_start) == (None, None, None, None)
     assert older.attempt is not None
     assert (older.attempt.start, older.attempt.is_lent) == (None, False)
+
+
+LARGER = TunedStart(knobs=(("batch", "x2"),), factors=(("batch_factor", 2.0), ("lr_factor", 2.0)), command=("train",))
+
+
+@pytest.mark.parametrize(("start", "is_kept"), [(QUICK, True), (LARGER, False)])
+def test_a_larger_batch_that_runs_out_of_memory_is_dropped_at_the_first_fault(start: TunedStart, is_kept: bool) -> None:
+    timeline = running()
+    timeline.job = replace(timeline.job, tuned=start)
+    timeline.asks(ev.Ask.RESTART).signalled().exits(0).looks().started().training(100)
+    timeline.prints("out of memory", FaultClass.OOM_GPU).exits(1)
+    assert isinstance(timeline.last, de.Retry)
+    assert (timeline.job.tuned == start) is is_kept
+
+
+def test_a_larger_batch_stays_where_another_fault_is_the_trainings_own() -> None:
+    timeline = running()
+    timeline.job = replace(timeline.job, tuned=LARGER)
+    timeline.asks(ev.Ask.RESTART).signalled().exits(0).looks().started().training(100).exits(1)
+    assert timeline.job.tuned == LARGER
+    assert decode_job(encode(timeline.job)) == timeline.job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -273,3 +274,68 @@ def test_where_starts_hide_a_gain_the_tune_gives_its_starts_back_and_names_how_m
         "not settled: faster by 10.0% after 2 pairs of starts; starts differ by 8.3%; "
         "about 32 starts more would be needed to prove that"
     )
+
+
+# --- a larger batch ---------------------------------------------------------------------------------------------------
+
+LARGER = StartArm(
+    knob="batch",
+    value="x2",
+    kind=Kind.OPTIMISATION,
+    factors=(("loader_batch_factor", 2.0), ("lr_factor", 2.0)),
+    samples_factor=2.0,
+)
+
+
+def falling(samples: float, *, first_step: int = 101, per_sample: float = 1e-4, count: int = 40) -> Block:
+    """The losses of a training that learns, by the samples it has seen, alike in each start."""
+    chance = random.Random(int(samples))
+    losses = tuple(2.0 - per_sample * samples * place + chance.gauss(0, 0.02) for place in range(count))
+    return Block(first_step=first_step, samples_per_step=samples, losses=losses)
+
+
+def with_larger(arm: Block, owner: Block | None = None) -> Restarts:
+    """Make all starts, in which the arm takes two thirds of the time for a sample."""
+    trial, before = begin_restarts((LARGER,)), falling(8) if owner is None else owner
+    while trial.wanted is not None:
+        is_arms = trial.is_arms_turn
+        trial = trial.after_start(Measured(median_s=2 / 3 if is_arms else 1.0, seen=arm if is_arms else before))
+        check_declared(trial)
+    return trial
+
+
+def test_a_larger_batch_is_compared_by_the_samples_that_its_losses_have_seen() -> None:
+    (adopted,) = with_larger(falling(16)).adopted
+    assert adopted.gain.gain == pytest.approx(0.5)
+    assert adopted.remark == "another training: the course of its losses by samples was compared"
+
+
+def test_a_larger_batch_that_learns_as_much_of_a_step_learns_less_of_a_sample() -> None:
+    trial = with_larger(falling(16, per_sample=2e-4), falling(8, per_sample=4e-4))
+    assert trial.adopted == ()
+    assert trial.refused[0].why.startswith("losses are higher by"), trial.refused
+
+
+@pytest.mark.parametrize(
+    ("arm", "why"),
+    [
+        (falling(8), "a step has 8 samples under it, and 8 without"),
+        (replace(falling(16), samples_per_step=None), "the samples of its steps are not known"),
+        (falling(16, first_step=51), "it goes on with step 51, and with step 101 without"),
+        (replace(falling(16), losses=(math.nan,) * 40), "a loss is no number under it"),
+        (falling(16, per_sample=-1e-3), "losses are higher by"),
+    ],
+)
+def test_a_larger_batch_that_is_none_or_trains_otherwise_is_refused(arm: Block, why: str) -> None:
+    trial = with_larger(arm)
+    assert trial.adopted == ()
+    assert trial.refused[0].why.startswith(why), trial.refused
+
+
+def test_a_batch_that_was_doubled_before_is_doubled_once_more() -> None:
+    once = start_of((LARGER,), None, ("train",))
+    assert once is not None
+    assert once.factors == LARGER.factors
+    twice = start_of((LARGER,), once, ("train",))
+    assert twice is not None
+    assert dict(twice.factors) == {"loader_batch_factor": 4.0, "lr_factor": 4.0}

@@ -19,7 +19,7 @@ from supervisor.config.settings import (
     Settings,
 )
 from supervisor.core import events as ev
-from supervisor.core.attempt_files import ENV_CONV2D_WORKSPACE, ENV_RESUME_STEPS
+from supervisor.core.attempt_files import ENV_CONV2D_WORKSPACE, ENV_RESUME_STEPS, REMEDIES
 from supervisor.core.checkpoints.checkpoint import Checkpoint, Fingerprint, ResumePoint, Verdict
 from supervisor.core.job import Attempt, Job, Phase, RetryPlan
 from supervisor.core.moments import Moment
@@ -34,6 +34,7 @@ from supervisor.daemon.launch.launch_spec import LaunchBuilder, VisibleGpu, buil
 from supervisor.daemon.launch.remedy_context import RemedyContextReader
 from supervisor.daemon.telemetry import NewestReadings
 from supervisor.runner.code_copy import INSTALLED
+from supervisor.runner.tuned import remedied_settings
 
 SAVED = Checkpoint(path="/runs/last.pt", fingerprint=Fingerprint(size_bytes=1, modified_ns=1, inode=1))
 UNVERIFIED = ResumePoint(checkpoint=None, possible=True, reason="cannot be verified", loads_itself=True)
@@ -253,6 +254,26 @@ def test_the_command_that_started_it_is_known_whatever_it_goes_on_from() -> None
 
     assert command_in("other") == ["/opt/python", "train.py"]
     assert command_in("box") == ["torch:2", "python3", "train.py"]
+
+
+LARGER = TunedStart(knobs=(), factors=(("batch_factor", 2.0), ("lr_factor", 2.0)), command=("yolo", "train"))
+
+
+def test_what_a_tune_sets_of_the_agent_is_of_no_remedy(tmp_path: Path) -> None:
+    launch = build_launch(settings(), job("no_workers"), SAVED, (), None, LARGER)
+    assert launch.remedies == {
+        "batch_factor": {"value": 2.0, "remedies": []},
+        "lr_factor": {"value": 2.0, "remedies": []},
+        "workers": {"value": 0, "remedies": ["no_workers"]},
+    }
+    (tmp_path / REMEDIES).write_text(json.dumps({"version": 1, "settings": launch.remedies}))
+    assert remedied_settings(tmp_path) == ("workers",)
+
+
+@pytest.mark.parametrize("remedy", ["half_batch", "lower_lr", "allocator", "cpu_profile"])
+def test_a_remedy_of_the_batch_or_the_rate_leaves_nothing_of_what_a_tune_set_of_them(remedy: str) -> None:
+    plain = build_launch(settings(), job(remedy), SAVED, (), None)
+    assert build_launch(settings(), job(remedy), SAVED, (), None, LARGER).remedies == plain.remedies
 
 
 # --- cards that answer ----------------------------------------------------------------------------------------------

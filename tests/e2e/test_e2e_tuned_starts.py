@@ -120,3 +120,33 @@ def test_a_daemon_that_is_killed_amid_a_trial_leaves_the_training_as_configured(
     resumed = state["attempt"]["resume_from"]
     assert resumed["fingerprint"]["modified_ns"] / 1e9 < since, "nothing of the trial is gone on from"
     assert home.incidents("one") == []
+
+
+def batches_of(home: House) -> str:
+    """Return what the attempt under way has printed of its batches."""
+    path = home.state / f"jobs/one/{home.job('one')['attempt']}/run/output.log"
+    return path.read_text().split("\n")[0] if path.exists() else ""
+
+
+@pytest.mark.long
+def test_twice_the_batch_is_shown_before_tried_with_permission_and_put_back(home: House, quickest_python: Path) -> None:
+    script = Path(__file__).with_name("batched.py")
+    home.write(home.job_of("one", [str(quickest_python), str(script)], "snapshot_every_s = 1\n"))
+    start_training(home)
+    shown = json.loads(home.ctl("tune", "one", "--dry-run", "--json").stdout)["not_tried"]
+    assert {row["why"] for row in shown if row["knob"] == "batch"} == {"not without permission: --may batch"}
+    words = "x2: 8 -> 16 samples a micro-batch, 8 -> 16 samples an update, learning rate x2 (linear, SGD)"
+    assert f"batch {words} (by starts)" in home.ctl("tune", "one", "--dry-run", "--may", "batch").stdout
+    assert home.job("one")["attempt"] == 1
+
+    tuned = home.ctl("tune", "one", "--may", "batch", "--steps", "100", "--json", limit_s=900)
+    rows = {row["knob"]: row for row in json.loads(tuned.stdout)["adopted"]}
+    assert (rows["batch"]["value"], rows["batch"]["gain"] > 0.8) == (words, True), tuned.stdout
+    home.until(lambda: home.job("one")["phase"] == "running", 60, "the start that was adopted")
+    home.until(lambda: batches_of(home) == "batches of 16", 60, "its larger batches")
+    assert state_of(home)["ledger"]["total"] == 0
+    assert home.incidents("one") == []
+
+    assert "its next start is without batch x2" in home.ctl("tune", "one", "--undo").stdout
+    home.ctl("restart", "one")
+    home.until(lambda: batches_of(home) == "batches of 8", 60, "the owner's batches")

@@ -69,6 +69,8 @@ class Block:
     """What was seen in one block of steps besides its times; None is unknown."""
 
     first_step: int = 0
+    samples_per_step: float | None = None
+    """Where steps of the two kinds have other numbers of samples: both went on from the same state at its first."""
     losses: tuple[float, ...] = ()
     grad_norms: tuple[float, ...] = ()
     gpu_bytes: tuple[int, ...] = ()
@@ -320,8 +322,9 @@ def _compare_courses(name: str, owner: Sequence[Block], arm: Sequence[Block]) ->
 
     Judged after whole rounds of A B B A alone, because a training that learns falls from each block to the next.
     """
+    by_samples = all(block.samples_per_step is not None for block in (*owner, *arm))
     rows = [
-        (float(block.first_step + place), is_arm, value)
+        (place * (block.samples_per_step or 1) if by_samples else float(block.first_step + place), is_arm, value)
         for is_arm, blocks in ((0.0, owner), (1.0, arm))
         for block in blocks
         for place, value in enumerate(getattr(block, name))

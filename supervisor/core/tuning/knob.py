@@ -81,6 +81,9 @@ class Facts:
     """Whether the calls of its models are compiled graphs already."""
     compile_why_not: str | None = None
     convolves: bool | None = None
+    batch_size: int | None = None
+    """Samples of a batch of its loader, where a start can change it."""
+    batch_why_not: str | None = None
     batch_bytes: int | None = None
     shm_bytes: int | None = None
     """Free for what workers hand over."""
@@ -381,7 +384,7 @@ def _why_left(knob: Knob, facts: Facts, allowed: set[str], taken: set[str]) -> s
     return None if knob.values(facts) else knob.needless
 
 
-COUNTED = ("processors", "workers", "prefetch", "threads", "micro_batches")
+COUNTED = ("processors", "workers", "prefetch", "threads", "micro_batches", "batch_size")
 COUNTED_MAX = 65_536
 
 

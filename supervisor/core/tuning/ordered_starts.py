@@ -19,7 +19,7 @@ from supervisor.core.flags import RedFlag
 from supervisor.core.job import ALIVE, Attempt, DesiredState, Job, Phase, RetryPlan
 from supervisor.core.judge import merge_critical
 from supervisor.core.moments import Moment
-from supervisor.core.remedies.causes import GPU_LOST
+from supervisor.core.remedies.causes import FRAGMENTATION, GPU_LOST, NON_FINITE, OOM_GPU, OOM_HOST
 from supervisor.core.rules import cause_of
 from supervisor.core.rules.crash_diagnosis import HOST_LOST
 from supervisor.core.tuning.start_order import StartOrder, TunedStart
@@ -170,11 +170,20 @@ def why_start_failed(job: Job, decision: de.Retry | de.GiveUp) -> tuple[TunedSta
         return None if start is None else (start, decision.refused_start)
     if attempt is None or attempt.start is None:
         return None
-    if attempt.last_step is not None and (attempt.is_lent or job.ledger.in_a_row == 0):
+    is_first = attempt.last_step is not None and (attempt.is_lent or job.ledger.in_a_row == 0)
+    if is_first and not _may_be_of_batch(attempt.start, decision):
         return None  # one fault is the training's own; of a second without progress what was tuned may be the reason
     if decision.flag is None or attempt.host_lost is not None or attempt.launch_shortage is not None:
         return None
     return (attempt.start, decision.flag.message)
+
+
+OF_BATCH = frozenset({FRAGMENTATION, NON_FINITE, OOM_GPU, OOM_HOST})
+"""Causes of which a larger batch, or the learning rate set with it, may be the reason at the first fault."""
+
+
+def _may_be_of_batch(start: TunedStart, decision: de.Retry | de.GiveUp) -> bool:
+    return bool(start.factors) and decision.flag is not None and cause_of(decision.flag) in OF_BATCH
 
 
 def forget_refused(job: Job, failed: tuple[TunedStart, str] | None) -> Job:

@@ -26,6 +26,8 @@ ORDER = "ABBA"
 FAR_SLOWER = math.log(1.3)
 """An arm whose first start is this much slower is not started again: each start costs the training its time."""
 COMPARED_STEPS = 8
+SAMPLES_OFF = 0.05
+"""By so large a share the samples of a step may differ from what an arm makes them."""
 EXPLAINED: Mapping[Kind, float] = {Kind.SAME_ARITHMETIC: 1e-5, Kind.NUMERICS: 1e-2}
 """Relative difference of the losses of the same steps that a kind of change explains."""
 
@@ -40,6 +42,10 @@ class StartArm:
     kind: Kind
     env: tuple[tuple[str, str], ...] = ()
     environment: str | None = None
+    factors: tuple[tuple[str, float], ...] = ()
+    """Settings of the agent, each with what it multiplies."""
+    samples_factor: float | None = None
+    """How many times as many samples a step has to have under it; None: it changes no batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +125,26 @@ class Restarts:
 
     def _find_harm(self, memory: Memory) -> str | None:
         owner, arm = _blocks(self.of_owner), _blocks(self.of_arm)
-        harm = find_harm(owner, arm, memory) or self._find_other_losses()
+        harm = self._find_other_batch() or find_harm(owner, arm, memory) or self._find_other_losses()
         if harm is not None or len(self.of_arm) != 1 or not self.of_owner:
             return harm
         slower = math.log(self.of_arm[0].median_s / self.of_owner[-1].median_s)
         return f"slower by {-math.expm1(-slower):.0%} in its first start" if slower > FAR_SLOWER else None
+
+    def _find_other_batch(self) -> str | None:
+        """Return that the batch did not become what the arm makes it, or that steps have other numbers by it."""
+        factor = None if self.arm is None else self.arm.samples_factor
+        if factor is None or not self.of_arm or not self.of_owner:
+            return None
+        owner, arm = self.of_owner[-1].seen, self.of_arm[-1].seen
+        if owner.samples_per_step is None or arm.samples_per_step is None:
+            return "the samples of its steps are not known"
+        if abs(arm.samples_per_step / owner.samples_per_step / factor - 1) > SAMPLES_OFF:
+            return f"a step has {arm.samples_per_step:g} samples under it, and {owner.samples_per_step:g} without"
+        if arm.first_step < owner.first_step:
+            first = f"it goes on with step {arm.first_step}, and with step {owner.first_step} without"
+            return f"{first}: what was saved before would pass for newer"
+        return None
 
     def _find_other_losses(self) -> str | None:
         """Return that the same steps from the same snapshot have other losses with the arm, where that can be known.
@@ -147,7 +168,8 @@ class Restarts:
         if verdict.outcome is not Outcome.ADOPTED:
             return self.after_refusal(verdict.why)
         owner, mine = _blocks(self.of_owner), _blocks(self.of_arm)
-        comparable = is_repeatable(self.of_arm) or is_repeatable(self.of_owner)
+        is_repeated = is_repeatable(self.of_arm) or is_repeatable(self.of_owner)
+        comparable = is_repeated and arm.kind is not Kind.OPTIMISATION
         doubt = None if comparable else find_doubt(owner, mine)
         if doubt is not None and verdict.pairs < self.comparison.pairs_max:
             return self
@@ -173,6 +195,8 @@ class Restarts:
     def _explain_losses(self) -> str:
         """Return what could be compared of the losses, where the same steps have others in each start."""
         if all(start.seen.losses for start in (*self.of_arm, *self.of_owner)):
+            if self.arm is not None and self.arm.kind is Kind.OPTIMISATION:
+                return "another training: the course of its losses by samples was compared"
             return "the same steps have other losses in each start: only the course of the losses was compared"
         return "its losses are not reported: they were not compared"
 
@@ -231,8 +255,17 @@ def start_of(arms: Sequence[StartArm], base: TunedStart | None, command: Sequenc
         knobs=(*known.knobs, *((arm.knob, arm.value) for arm in arms)),
         env=tuple({**known.variables, **{name: value for arm in arms for name, value in arm.env}}.items()),
         environment=next((arm.environment for arm in reversed(arms) if arm.environment), known.environment),
+        factors=tuple(_multiply([*known.factors, *(factor for arm in arms for factor in arm.factors)]).items()),
         command=tuple(command),
     )
+
+
+def _multiply(factors: Sequence[tuple[str, float]]) -> Mapping[str, float]:
+    """Return the product of the factors of each setting: what is proven on top of another holds with it."""
+    found: dict[str, float] = {}
+    for name, factor in factors:
+        found[name] = found.get(name, 1.0) * factor
+    return found
 
 
 def _list_common(first: Block, second: Block) -> list[tuple[int, float, float]]:

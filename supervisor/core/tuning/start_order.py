@@ -17,6 +17,8 @@ class TunedStart:
     """By name, each with its value in words."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables."""
+    factors: tuple[tuple[str, float], ...] = ()
+    """Settings of the agent, each with what it multiplies; where a remedy changes one of them none holds."""
     environment: str | None = None
     """The environment of the job's that it runs in; None: its own."""
     command: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ from supervisor.core.checkpoints.damaged import is_damaged
 from supervisor.core.job import Attempt, Job
 from supervisor.core.remedies.effects import Changes, changes_of
 from supervisor.core.remedies.miopen import conv2d_algorithm
+from supervisor.core.tuning.batch import OUTRANKED_BY
 from supervisor.core.tuning.start_order import TunedStart
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.launch.checkpoint_placing import prepend_clearing, prepend_placement, prepend_set_aside
@@ -102,7 +103,7 @@ def build_launch(  # noqa: PLR0913, PLR0917 - what a launch is made of
         command=_describe_command(command_of(settings, None, profile), environment),
         env={name: value for layer in layers for name, value in layer.items()},
         conv2d=conv2d,
-        remedies=_list_agent_settings(changes, profile, visible),
+        remedies={**_list_tuned_settings(changes, start), **_list_agent_settings(changes, profile, visible)},
         environment=environment,
         place=place,
     )
@@ -112,6 +113,14 @@ def _describe_command(command: list[str], environment: EnvironmentSettings | Non
     if environment is None:
         return command
     return [*([environment.image] if environment.image is not None else []), *command_in(environment, command)]
+
+
+def _list_tuned_settings(changes: Changes, start: TunedStart | None) -> dict[str, object]:
+    """Return what a tune sets, of no remedy; none where a remedy changes one: rate and batch belong together."""
+    taken = {name for name, _setting in changes.settings}
+    if start is None or taken.intersection(OUTRANKED_BY):
+        return {}
+    return {name: {"value": factor, "remedies": []} for name, factor in start.factors}
 
 
 def _list_agent_settings(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.children.running_limit import RunningLimit
@@ -19,12 +19,14 @@ from supervisor.core.job import ALIVE, ENDED, Attempt, DesiredState, Job, Phase
 from supervisor.core.judge import HELD_WHILE_TUNING
 from supervisor.core.readings import StepRecord
 from supervisor.core.sanitize import without_secrets
+from supervisor.core.stats.median import median
 from supervisor.core.tuning import compare
+from supervisor.core.tuning.batch import BATCH, Batches, plan_batch
 from supervisor.core.tuning.guards import Memory
-from supervisor.core.tuning.knob import Facts
+from supervisor.core.tuning.knob import Facts, NotTried
 from supervisor.core.tuning.restarts import ORDER, Measured, Restarts, StartArm, begin_restarts, start_of
 from supervisor.core.tuning.start_order import StartOrder, TunedStart
-from supervisor.core.tuning.starts import Start, list_start_arms
+from supervisor.core.tuning.starts import ENVIRONMENT, RESTART, Start, list_left_to_starts, list_start_arms
 from supervisor.daemon.clock import Clock, begin_limit
 from supervisor.daemon.tunes.blocks import HostMemory, find_span_s, read_host_memory, see_steps
 from supervisor.runner import evidence
@@ -64,12 +66,28 @@ class StartDeps:
     why_not: Callable[[str], str | None]
     """Returns why no start of a job can be ordered here."""
 
-    def list_arms(self, name: str, facts: Facts, start: Start, remedied: Sequence[str]) -> tuple[StartArm, ...]:
-        """Return what only a start can apply to a job, its environments among it."""
+    def choose_arms(  # noqa: PLR0913, PLR0917 - what is known of a training, and what is permitted
+        self, name: str, facts: Facts, start: Start, remedied: Sequence[str], may: Sequence[str], samples: int | None
+    ) -> tuple[tuple[StartArm, ...], tuple[NotTried, ...]]:
+        """Return what only a start can apply to a job and may be tried, its environments among it, and what may not.
+
+        `samples` are those of one of its steps.
+        """
         job = self.job(name)
         if job is None:
-            return ()
-        return list_start_arms(facts, start, remedied, self.environments(name), job.environment)
+            return (), ()
+        arms = list_start_arms(facts, start, remedied, self.environments(name), job.environment)
+        left: tuple[NotTried, ...] = ()
+        if RESTART not in may:
+            why = f"takes a start: not without permission: --may {RESTART}"
+            left = tuple(NotTried(knob=arm.knob, value=arm.value, why=why) for arm in arms if arm.knob == ENVIRONMENT)
+            arms, left = (), (*list_left_to_starts(facts, start, remedied), *left)
+        if BATCH not in may:
+            return arms, (*left, NotTried(knob=BATCH, why=f"not without permission: --may {BATCH}"))
+        batches = Batches(samples=samples, framework=job.framework, adjustable=job.adjustable)
+        found = plan_batch(facts, batches, remedied)
+        # Last: what is tried before it computes as the training does.
+        return ((*arms, found), left) if isinstance(found, StartArm) else (arms, (*left, found))
 
 
 class Over(Exception):  # noqa: N818 - how the starts end before their time
@@ -299,8 +317,9 @@ class _Steps:
                 self.times.append(span_s / record.samples if record.samples else span_s)
 
     def measured(self, available_bytes: int) -> Measured:
-        seen = see_steps(self._seen, self._seen, available_bytes)
-        return Measured(median_s=compare.median_s(tuple(self.times)), seen=seen)
+        seen, samples = see_steps(self._seen, self._seen, available_bytes), [record.samples for record in self._seen]
+        known = median(filter(None, samples)) if any(samples) else None
+        return Measured(median_s=compare.median_s(tuple(self.times)), seen=replace(seen, samples_per_step=known))
 
     def close(self) -> None:
         self._recorder.close()

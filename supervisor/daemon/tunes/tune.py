@@ -34,13 +34,7 @@ from supervisor.core.tuning.loader import (
 )
 from supervisor.core.tuning.restarts import StartArm
 from supervisor.core.tuning.session import Session, begin_session
-from supervisor.core.tuning.starts import (
-    ENVIRONMENT,
-    RESTART,
-    Start,
-    list_left_to_starts,
-    read_version,
-)
+from supervisor.core.tuning.starts import RESTART, Start, list_left_to_starts, read_version
 from supervisor.core.tuning.stock import read_sample
 from supervisor.core.tuning.switches import Shown, Switch, Switches
 from supervisor.core.tuning.trial import Trial
@@ -191,27 +185,31 @@ class Tune(threading.Thread):
         now.bottleneck_after, remedied = now.bottleneck_before, tuned.remedied_settings(self.folder)
         knobs, left = choose_knobs(facts, may=self._given.may, remedied=remedied)
         start = Start(env=tuned.launched_env(self.folder), torch=read_version(self._proven_on.get("torch")))
-        deps, may_start = self._starts, RESTART in self._given.may
-        arms = () if deps is None else deps.list_arms(self.job, facts, start, remedied)
-        if not may_start:
-            why = f"takes a start: not without permission: --may {RESTART}"
-            left = (*left, *list_left_to_starts(facts, start, remedied))
-            left += tuple(NotTried(knob=arm.knob, value=arm.value, why=why) for arm in arms if arm.knob == ENVIRONMENT)
-        now.left = left
+        arms, not_started = self._choose_starts(facts, start, remedied)
+        now.left = left = (*left, *not_started)
         session = begin_session(knobs, left, facts, self._gpu_times)
         session = session.having(compare.typical_s(diagnosed.times), diagnosed.seen)
         if self._given.dry_run:
             trying = [f"{knob.name} {list(knob.values(facts))}" for knob in knobs]
-            trying += [f"{arm.knob} {arm.value} (by starts)" for arm in arms] if may_start else []
+            trying += [f"{arm.knob} {arm.value} (by starts)" for arm in arms]
             now.trying = ", ".join(trying)
             now.session = Session(left=left)
             return False
         now.state = "trying"
         session = self._run_session(session, facts)
         adopted = self._adopt(session)
-        if may_start:
-            self._try_starts(arms, facts)
+        self._try_starts(arms, facts)
         return adopted
+
+    def _choose_starts(
+        self, facts: Facts, start: Start, remedied: Sequence[str]
+    ) -> tuple[tuple[StartArm, ...], tuple[NotTried, ...]]:
+        """Return what only a start can apply and may be tried, and what is left with the reason."""
+        may, last = self._given.may, self._steps.last
+        if self._starts is None:
+            return (), () if RESTART in may else list_left_to_starts(facts, start, remedied)
+        samples = None if last is None else last.samples
+        return self._starts.choose_arms(self.job, facts, start, remedied, may, samples)
 
     def _try_starts(self, arms: Sequence[StartArm], facts: Facts) -> None:
         """Have the training started with what only a start can apply, after all that could be applied to it alive."""
