@@ -216,6 +216,7 @@ def test_a_knob_that_is_not_known_changes_nothing_and_facts_are_reported_under_t
     assert first["refused"] == {"warp": "not known to the agent of this attempt"}
     assert second["facts"]["workers"] == 0
     assert second["facts"]["loader_why_not"] is None
+    assert [second["facts"][name] for name in ("batch_size", "batch_why_not", "steps_per_update")] == [8, None, 1]
     assert second["facts"]["channels_last_why_not"] == "torch 1.13.1+cu117 would save the optimizer's state in it"
     assert second["facts"]["tf32"] is False
     assert at.TUNE == TUNED
@@ -350,6 +351,44 @@ def test_what_the_workers_of_a_loader_have_made_is_counted_also_after_an_exchang
     unsupervised: WarmInterpreter,
 ) -> None:
     assert run_with_agent(unsupervised, COUNTED) == ["done"]
+
+
+LARGER = """
+import sys, types
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
+from rocm_agent import loader
+from rocm_agent.knobs.loader import OWN_BATCHES, Loader
+for name in OWN_BATCHES:
+    sys.modules.pop(name, None)
+class Endless(IterableDataset):
+    def __iter__(self): return iter([torch.zeros(1)] * 9)
+data, asked = TensorDataset(torch.arange(8.0)), Loader(torch)
+asked.install()
+def why(made_for):
+    iterator = iter(made_for)
+    loader.begins(DataLoader, made_for, iterator)
+    next(iterator)
+    return asked.why_not_larger()
+assert "no loader" in asked.why_not_larger()
+for made_for in (DataLoader(data, 4, True), DataLoader(data, 4, sampler=RandomSampler(data))):
+    assert why(made_for) is None, asked.why_not_larger()
+for expected, made_for in {
+    "draws in order": DataLoader(data, 4),
+    "less than two batches": DataLoader(data, 5, True),
+    "a sampler of its own": DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 2, False)),
+    "makes batches of its own": DataLoader(data, batch_size=None, shuffle=True),
+    "an iterable data set": DataLoader(Endless(), 2),
+}.items():
+    assert expected in why(made_for), (expected, asked.why_not_larger())
+sys.modules["lightning"] = types.ModuleType("lightning")
+assert why(DataLoader(data, 4, True)).startswith("lightning has an account of its own")
+print("done")
+"""
+
+
+def test_why_a_training_cannot_be_started_with_larger_batches_is_reported(unsupervised: WarmInterpreter) -> None:
+    assert run_with_agent(unsupervised, LARGER) == ["done"]
 
 
 UNSTEADY = """

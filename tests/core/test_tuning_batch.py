@@ -10,7 +10,7 @@ from supervisor.core.tuning.batch import Batches, plan_batch
 from supervisor.core.tuning.knob import Facts, Kind, NotTried, facts_of
 from supervisor.core.tuning.restarts import StartArm
 
-LOOP = Facts(optimizer="SGD", batch_size=8)
+LOOP = Facts(optimizer="SGD", batch_size=8, steps_per_update=1)
 PLAIN = Batches(samples=32, framework=None, adjustable=())
 ASKING = replace(PLAIN, adjustable=("amp", "batch_factor"))
 
@@ -42,6 +42,11 @@ def test_the_rate_of_adam_and_its_kin_follows_by_the_square_root(optimizer: str)
     assert arm.value.endswith(f"learning rate x1.41 (square root, {optimizer})")
 
 
+def test_the_gradients_of_several_steps_that_a_loop_adds_up_are_one_update() -> None:
+    arm = planned(replace(LOOP, steps_per_update=4), replace(PLAIN, samples=8))
+    assert "8 -> 16 samples a micro-batch, 32 -> 64 samples an update" in arm.value
+
+
 def test_a_script_that_asks_for_it_changes_its_batch_itself() -> None:
     for facts in (LOOP, replace(LOOP, batch_size=None, batch_why_not="no loader")):
         arm = planned(facts, ASKING)
@@ -56,6 +61,7 @@ def test_where_the_batch_cannot_be_changed_the_reason_is_named() -> None:
     assert refused(replace(LOOP, optimizer="Lion")).startswith("by what rule the learning rate of Lion")
     assert refused(replace(LOOP, optimizer=None)).startswith("by what rule the learning rate of its optimizer")
     assert refused(LOOP, replace(PLAIN, samples=None)) == "the samples of an update are not known"
+    assert refused(replace(LOOP, steps_per_update=None)) == "the samples of an update are not known"
     assert "micro_batch" in refused(LOOP, replace(PLAIN, framework="transformers"))
     assert "pass for newer" in refused(LOOP, replace(ASKING, framework="ultralytics"))
     assert refused(LOOP, replace(PLAIN, framework="keras")).startswith("keras takes the batch")

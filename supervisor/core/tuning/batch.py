@@ -37,7 +37,7 @@ class Batches:
     """What is known of the batches of a training, besides what its agent reports of its loader."""
 
     samples: int | None
-    """Of an update; None where it is not known."""
+    """Of a step that is recorded; None where it is not known."""
     framework: str | None
     adjustable: tuple[str, ...]
     """Settings that its script asks for."""
@@ -53,7 +53,7 @@ def find_rule(optimizer: str | None) -> str | None:
 
 def plan_batch(facts: Facts, batches: Batches, remedied: Iterable[str]) -> StartArm | NotTried:
     """Return the arm that doubles the batch, or why it is not tried."""
-    rule, samples = find_rule(facts.optimizer), batches.samples
+    rule, samples = find_rule(facts.optimizer), (batches.samples or 0) * (facts.steps_per_update or 0)
     why = _find_reason_against(facts, batches, set(remedied))
     if why is not None or rule is None or not samples:
         return NotTried(knob=BATCH, why=why or "the samples of an update are not known")

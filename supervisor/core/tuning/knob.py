@@ -81,6 +81,8 @@ class Facts:
     """Whether the calls of its models are compiled graphs already."""
     compile_why_not: str | None = None
     convolves: bool | None = None
+    steps_per_update: int | None = None
+    """Steps that are recorded for each of the optimizer's."""
     batch_size: int | None = None
     """Samples of a batch of its loader, where a start can change it."""
     batch_why_not: str | None = None
@@ -384,7 +386,7 @@ def _why_left(knob: Knob, facts: Facts, allowed: set[str], taken: set[str]) -> s
     return None if knob.values(facts) else knob.needless
 
 
-COUNTED = ("processors", "workers", "prefetch", "threads", "micro_batches", "batch_size")
+COUNTED = ("processors", "workers", "prefetch", "threads", "micro_batches", "batch_size", "steps_per_update")
 COUNTED_MAX = 65_536
 
 

@@ -14,7 +14,7 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Optional, Tuple
 
-from . import batch_count, claim, loader, origin, own_saves, script, workers
+from . import batch_count, claim, loader, origin, own_saves, script, tuning, workers
 from .fence import failed, fenced
 from .layout import CHECKPOINT, DATA_WAIT, ENDED, STEP, VALIDATE
 from .recorder import ASIDE_HALF, ASIDE_SINCE_WORD, Recorder
@@ -35,6 +35,7 @@ def install(torch: Any) -> None:
     """Watch every optimizer, backward pass, gradient scaler and loader made from now on."""
     global _watch
     _watch = watch = Watch(torch)
+    tuning.count_calls_by(count_calls)
     _watch_optimizers(torch, watch)
     _watch_backward(torch, watch)
     _watch_scalers(torch, watch)

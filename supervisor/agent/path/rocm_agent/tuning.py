@@ -18,7 +18,7 @@ from .layout import COMPILE, TUNE
 
 TYPE_CHECKING = False  # typing costs milliseconds at every interpreter's start
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+    from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 LOOK_EVERY_NS = 250_000_000
 LOOK_WHILE_LENT_NS = 10_000_000
@@ -35,6 +35,8 @@ REPLAYED = frozenset({"channels_last", "tf32", "autocast", "attention", "checkpo
 """Knobs that are proven on the model's own batches."""
 OTHER_SUMS = frozenset({"threads", "cudnn_benchmark"})
 """Knobs that are not proven so and have sums computed in another order."""
+UPDATES_MIN = 4
+"""Of the optimizer, after which it is known how many steps each has."""
 WARNINGS_KEPT = 8
 WARNING_CHARACTERS = 200
 ADVICE = ("TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled",)
@@ -47,12 +49,19 @@ due_ns = 0
 _path = ""
 _seen = None  # type: Optional[Tuple[int, int]]
 _tune = None  # type: Optional[Tune]
+_count_calls = None  # type: Optional[Callable[[], int]]
 
 
 def begin(folder: str) -> None:
     """Look for a tune in the folder above `folder`, where the training cannot write."""
     global _path
     _path = os.path.join(os.path.dirname(folder), TUNE)
+
+
+def count_calls_by(count_calls: Callable[[], int]) -> None:
+    """Take what counts the steps of optimizers that were called in this process."""
+    global _count_calls
+    _count_calls = count_calls
 
 
 def step_ended(optimizer: Any, step: int, now_ns: int) -> None:
@@ -415,6 +424,7 @@ class Tune:
             "card_bytes": int(torch.cuda.mem_get_info()[1]) if bool(params) and params[0].is_cuda else None,
             "threads": torch.get_num_threads(),
             "optimizer": type(optimizer).__name__,
+            "steps_per_update": _count_steps_per_update(),
             "convolves": any(param.dim() > 2 for param in params),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
             **self._list_knob_facts(several),
@@ -423,7 +433,9 @@ class Tune:
     def _list_knob_facts(self, several: Optional[str]) -> Dict[str, Any]:
         knobs, attention, checkpointing = self._knobs, self._knobs["attention"], self._knobs["checkpointing"]
         treated = any(remedies.wanted(name) is not None for name in ("lr_factor", "clip_norm", "skip_non_finite"))
-        fused_why = "a remedy treats the optimizer's steps" if treated else knobs["fused_optimizer"].why_not()
+        fused_why = (
+            "a remedy or a tune changes the optimizer's steps" if treated else knobs["fused_optimizer"].why_not()
+        )
         layout_why = knobs["channels_last"].why_not() or self._calls.why_not()
         return {
             "autocast": self._calls.casting,
@@ -456,6 +468,17 @@ class Tune:
             "batch_bytes": loader.batch_bytes,
             "shm_bytes": _free_bytes("/dev/shm"),  # noqa: S108 - where loaders' workers hand batches over
         }
+
+
+def _count_steps_per_update() -> Optional[int]:
+    """Return how many steps are recorded for each that the optimizer makes: 1, or as many as a loop adds up.
+
+    None where so few were made that it is not clear.
+    """
+    recorder, calls = claim.holding(), 0 if _count_calls is None else _count_calls()
+    if recorder is None or calls < UPDATES_MIN:
+        return None
+    return max(1, round(recorder.written / calls))
 
 
 class Warnings:
