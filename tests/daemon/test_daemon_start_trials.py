@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,6 +38,10 @@ class Training(Life):
         self.kept: list[Checkpoint] = []
         """The generations, where they are not what it has saved."""
         self.at_look: dict[int, Callable[[], object]] = {}
+        self.samples: dict[str, int] = {}
+        """Of a step; 8 where it is not named."""
+        self.sets: dict[str, tuple[str, ...]] = {}
+        """Settings that the agent reports as set, by the start."""
         self.begins: list[str] = []
         """What each attempt was started with."""
         self.silence(0)
@@ -57,8 +62,14 @@ class Training(Life):
         elif isinstance(step_s, float):
             writer = Writer(self.folder / str(attempt.number) / fo.RECORDER, capacity=256)
             for step in range(61, 61 + STEPS):
-                writer.write(step, at_ns=10**9 + int((step - 61) * step_s * 1e9), samples=8)
+                writer.write(step, at_ns=10**9 + int((step - 61) * step_s * 1e9), samples=self.samples.get(words, 8))
+            self._write_reports(attempt.number, self.sets.get(words, ()))
             self.started().training(STEPS)
+
+    def _write_reports(self, number: int, settings: tuple[str, ...]) -> None:
+        common = {"event": "remedy_applied", "pid": 1, "rank": 0, "monotonic_ns": 1, "unix_s": 1.0, "remedies": []}
+        lines = [json.dumps({**common, "setting": name, "set": "twice"}) + "\n" for name in settings]
+        (self.folder / str(number) / fo.AGENT).write_text("".join(lines))
 
     def job_now(self, _name: str) -> Job | None:
         """Return the job, a second later each time."""
@@ -98,6 +109,15 @@ def arm(name: str) -> StartArm:
     return StartArm(knob="malloc", value=name, kind=Kind.SAME_ARITHMETIC, env=(("MALLOC", name),))
 
 
+LARGER = StartArm(
+    knob="batch",
+    value="larger",
+    kind=Kind.OPTIMISATION,
+    factors=(("batch_factor", 2.0), ("lr_factor", 2.0)),
+    samples_factor=2.0,
+)
+
+
 def try_starts(training: Training, *names: str, for_s: float = 1e6, why_not: str | None = None) -> Restarts:
     began = training.now
     deps = StartDeps(
@@ -118,7 +138,8 @@ def try_starts(training: Training, *names: str, for_s: float = 1e6, why_not: str
         lambda: HostMemory(total_bytes=64 << 30, available_bytes=32 << 30),
     )
     trials.poll_s = 0.0
-    return trials.run([arm(name) for name in names], Memory(), lambda _restarts: None)
+    arms = [LARGER if name == LARGER.value else arm(name) for name in names]
+    return trials.run(arms, Memory(), lambda _restarts: None)
 
 
 def settled(training: Training) -> Job:
@@ -139,6 +160,31 @@ def test_what_gains_is_adopted_and_started_with_at_once(tmp_path: Path) -> None:
     assert [row.value for row in found.adopted] == ["quick"]
     assert training.begins == ["-", *ABBA, *ABBA, "quick"]
     assert settled(training).tuned == training.present().start
+
+
+BOTH = ("batch_factor", "lr_factor")
+
+
+@pytest.mark.parametrize(
+    ("samples", "sets", "why"),
+    [
+        (16, BOTH, None),
+        (16, BOTH[:1], "its agent has not reported that it set lr_factor"),
+        (8, BOTH, "a step has 8 samples under it, and 8 without"),
+    ],
+)
+def test_twice_the_batch_is_adopted_where_batch_and_rate_are_what_they_are_to_be(
+    tmp_path: Path, samples: int, sets: tuple[str, ...], why: str | None
+) -> None:
+    training = Training(tmp_path, {"-": 1.0, "larger": 1.0 if samples == 16 else 0.5})
+    training.samples, training.sets = {"larger": samples}, {"larger": sets}
+    found = try_starts(training, "larger")
+    assert [row.why for row in found.refused] == ([] if why is None else [why])
+    tuned = settled(training).tuned
+    assert (None if tuned is None else tuned.factors) == (LARGER.factors if why is None else None)
+    abba = ("-", "larger", "larger", "-")
+    begins = [*abba, *abba, "larger"] if why is None else ["-", "larger", "-"]
+    assert training.begins == ["-", *begins]
 
 
 class Wobbling(dict[str, "float | str"]):

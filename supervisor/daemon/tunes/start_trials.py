@@ -30,6 +30,7 @@ from supervisor.core.tuning.starts import ENVIRONMENT, RESTART, Start, list_left
 from supervisor.daemon.clock import Clock, begin_limit
 from supervisor.daemon.tunes.blocks import HostMemory, find_span_s, read_host_memory, see_steps
 from supervisor.runner import evidence
+from supervisor.sources.attempt.agent_log import AgentLogReader
 from supervisor.sources.attempt.recorder import RecorderReader
 
 log = logging.getLogger(__name__)
@@ -210,9 +211,18 @@ class StartTrials:
             self._since_unix_s = attempt.launched_at.unix_s
             self._await_copy(attempt)
         found = self._measure_steps(attempt, order, limit_s)
+        unset = () if order.start is None else self._list_unset(attempt.number, order.start)
+        if order.is_lent and unset and not isinstance(found, str):
+            return f"its agent has not reported that it set {', '.join(unset)}"
         if not isinstance(found, str):
             self._took_s = self._clock.now().seconds_since(began)
         return found
+
+    def _list_unset(self, number: int, start: TunedStart) -> tuple[str, ...]:
+        """Return the settings of the agent in an attempt's start that it has not reported as set."""
+        log = AgentLogReader(self._folder / str(number), only=ev.AgentEvent.REMEDY_APPLIED)
+        found = {fact.facts.get("setting") for fact in log.finish(self._clock.now())} if start.factors else set()
+        return tuple(name for name, _factor in start.factors if name not in found)
 
     def _measure_steps(self, attempt: Attempt, order: StartOrder, limit_s: float) -> Measured | str:
         limit, steps = begin_limit(self._clock, limit_s), _Steps(self._folder / str(attempt.number))
