@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -200,14 +201,13 @@ class House:
             return database.execute(sql, values).fetchall()
 
     def training_pids(self) -> list[int]:
-        """Return the pids of every process of every attempt that still runs or stands by, shims first."""
-        kinds = ("[0-9]*", "standby-*", "triage-*")
-        folders = [str(place) for kind in kinds for place in self.state.glob(f"jobs/*/{kind}")]
-        by_folder: dict[str, list[int]] = {folder: [] for folder in folders}
-        for pid, words in _command_lines() if folders else ():
-            for folder in by_folder.keys() & words:
-                by_folder[folder] += [pid, *_children(pid)]
-        return list(dict.fromkeys(pid for found in by_folder.values() for pid in found))
+        """Return the pids of every process of every attempt that still runs or stands by, shims first.
+
+        By what they were started with: the file system of the state may be gone.
+        """
+        folder = re.compile(re.escape(f"{self.state}/jobs/") + r"[^/]+/(?:\d|standby-|triage-)[^/]*")
+        shims = [pid for pid, words in _command_lines() if any(map(folder.fullmatch, words))]
+        return list(dict.fromkeys(pid for shim in shims for pid in (shim, *_children(shim))))
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
