@@ -9,6 +9,7 @@ daemon only reads, through supervisor/untrusted_files.py. The daemon creates eve
 STATE/jobs/JOB/ATTEMPT/             the daemon's
     launch.json     daemon -> shim     {"version": 1, "job", "attempt", "argv", "cwd", "env", "grace_s", "save_s"}
     remedies.json   daemon -> agent    {"version": 1, "settings": {NAME: {"value", "remedies"}}}; absent without any
+                                        ("remedies" is empty where a tune has set it)
     tune.json       daemon -> agent    {"version": 1, "id", "settings": {KNOB: value}, "until_ns" (monotonic; null:
                                         for this attempt), "facts" (whether to report the training's own settings)};
                                         absent where the owner's settings hold

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from supervisor.core.tuning.knob import Facts, Kind, NotTried
 from supervisor.core.tuning.restarts import StartArm
+from supervisor.core.tuning.start_order import FACTORS_OUTRANKED_BY
 
 BATCH = "batch"
 """The knob, and the word of `--may` without which it is not tried; that word permits the starts that it takes."""
@@ -23,7 +24,6 @@ ASKED = "batch_factor"
 OF_LOADER = "loader_batch_factor"
 """That of loaders which draw in random order."""
 LR = "lr_factor"
-OUTRANKED_BY = ("allocator", "batch", ASKED, "image_factor", LR)
 LINEAR, SQUARE_ROOT = "linear", "square root"
 OWN_BATCH = {
     "ultralytics": "it counts its steps by epochs: with a larger batch what was saved before would pass for newer",
@@ -75,7 +75,7 @@ def _write_doubled(count: int) -> str:
 
 
 def _find_reason_against(facts: Facts, batches: Batches, remedied: set[str]) -> str | None:
-    found = sorted(remedied.intersection(OUTRANKED_BY))
+    found = sorted(remedied.intersection(FACTORS_OUTRANKED_BY))
     if found:
         return f"the remedy setting {found[0]} outranks it"
     if batches.framework is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+FACTORS_OUTRANKED_BY = ("allocator", "batch", "batch_factor", "image_factor", "lr_factor")
+"""Settings of remedies: what a start multiplies of the batch and the rate belongs together, and holds with none."""
 UNUSED = "saved in a start that a tune measured"
 """Why what was saved there is rejected: no fault of the file."""
 

@@ -24,8 +24,7 @@ from supervisor.core.checkpoints.damaged import is_damaged
 from supervisor.core.job import Attempt, Job
 from supervisor.core.remedies.effects import Changes, changes_of
 from supervisor.core.remedies.miopen import conv2d_algorithm
-from supervisor.core.tuning.batch import OUTRANKED_BY
-from supervisor.core.tuning.start_order import TunedStart
+from supervisor.core.tuning.start_order import FACTORS_OUTRANKED_BY, TunedStart
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.launch.checkpoint_placing import prepend_clearing, prepend_placement, prepend_set_aside
 from supervisor.daemon.launch.container_limits import list_limits
@@ -118,7 +117,7 @@ def _describe_command(command: list[str], environment: EnvironmentSettings | Non
 def _list_tuned_settings(changes: Changes, start: TunedStart | None) -> dict[str, object]:
     """Return what a tune sets, of no remedy; none where a remedy changes one: rate and batch belong together."""
     taken = {name for name, _setting in changes.settings}
-    if start is None or taken.intersection(OUTRANKED_BY):
+    if start is None or taken.intersection(FACTORS_OUTRANKED_BY):
         return {}
     return {name: {"value": factor, "remedies": []} for name, factor in start.factors}
 
