@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from supervisor.control import record_types
 from supervisor.core.job import Job
 from supervisor.core.remedies.context import Experience
-from supervisor.core.remedies.table import BY_NAME
+from supervisor.core.remedies.table import BY_NAME, describe_remedy
 from supervisor.core.remedies.trials import Outcome, Trial
 from supervisor.store.records import RemedyRecord
 
@@ -81,7 +81,7 @@ def in_force(job: Job) -> list[record_types.RemedyInForce]:
             remedy=remedy.remedy,
             cause=remedy.cause,
             attempt=remedy.attempt,
-            what=BY_NAME[remedy.remedy].words if remedy.remedy in BY_NAME else remedy.remedy,
+            what=describe_remedy(remedy.remedy, remedy.times),
             applied=remedy.applied,
         )
         for remedy in job.course.in_force

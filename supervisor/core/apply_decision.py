@@ -312,6 +312,7 @@ def _begin_trial(job: Job, decision: de.Retry) -> Job:
         step=decision.step,
         fault=decision.flag.fault,
         environment=decision.environment,
+        times=decision.times,
         start_failure=decision.flag.start_failure,
         at_start=decision.flag.at_start,
         reason=decision.why or "",

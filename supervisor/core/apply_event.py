@@ -15,7 +15,7 @@ from supervisor.core.checkpoints.checkpoint import BEGINNING_ASKED, Checkpoint, 
 from supervisor.core.checkpoints.loss_curve import first_curve, went_on_by_losses
 from supervisor.core.findings import FaultClass
 from supervisor.core.flags import RedFlag
-from supervisor.core.foreign_values import PATH_CHARS_MAX, as_int, as_list, as_text
+from supervisor.core.foreign_values import PATH_CHARS_MAX, as_int, as_list, as_message, as_text
 from supervisor.core.job import (
     ALIVE,
     ENDED,
@@ -26,6 +26,7 @@ from supervisor.core.job import (
     Phase,
     RetryPlan,
 )
+from supervisor.core.memory.shortage import read_shortage
 from supervisor.core.moments import Moment
 from supervisor.core.readings import Stage, StepRecord
 from supervisor.core.remedies.trials import Course
@@ -37,6 +38,8 @@ from supervisor.core.tuning.ordered_starts import (
 
 APPLIED_CHARACTERS = 100
 SETTINGS_KEPT = 20
+SHORTAGE_CHARACTERS = 2000
+"""Within which torch's message names its figures: an older one is cut off."""
 SILENT_START_S = 120.0
 """Longer than imports and loading a data set take until a hooked training makes its first report."""
 
@@ -393,7 +396,12 @@ def _fold_report(job: Job, attempt: Attempt, event: ev.AgentReported) -> Job:
     facts = event.facts
     match event.agent_event:
         case ev.AgentEvent.CLAIMED:
-            return replace(job, torch=job.torch or isinstance(facts.get("torch"), str))
+            torch = as_text(facts.get("torch"))
+            job = replace(job, torch=job.torch or isinstance(facts.get("torch"), str))
+            return replace(job, attempt=replace(attempt, torch=torch or attempt.torch))
+        case ev.AgentEvent.EXCEPTION:
+            shortage = read_shortage(as_message(facts.get("message"), SHORTAGE_CHARACTERS) or "")
+            return job if shortage is None else replace(job, attempt=replace(attempt, shortage=shortage))
         case ev.AgentEvent.PATCHED:
             return replace(job, torch=True, attempt=replace(attempt, patched=True))
         case ev.AgentEvent.PLAN:

@@ -160,6 +160,8 @@ class Retry:
     """PCI address that the remedy is about."""
     environment: str | None = None
     """Name of the environment that the remedy is about."""
+    times: int | None = None
+    """How often the factor of the remedy is applied at once; None: once."""
     refused_environment: str | None = None
     """The environment that it decides about again: no attempt is launched in it, since it failed its proof."""
     refused_start: str | None = None

@@ -19,6 +19,7 @@ from supervisor.core.checkpoints.checkpoint import Checkpoint, ResumePoint
 from supervisor.core.checkpoints.loss_curve import Curve, Resumed
 from supervisor.core.flags import RedFlag
 from supervisor.core.incident import Incident
+from supervisor.core.memory.shortage import Shortage
 from supervisor.core.moments import Moment
 from supervisor.core.readings import ExitStatus, KernelWait
 from supervisor.core.remedies.budget import Budget, Ledger
@@ -175,6 +176,10 @@ class Attempt:
     """Whether the training reported its end; its process may go on and may still crash."""
     patched: bool = False
     """Whether the agent replaced its Conv2d."""
+    torch: str | None = None
+    """Its version, as the agent reported it."""
+    shortage: Shortage | None = None
+    """Of its GPU's memory, by the newest exception of torch that names one."""
     exit: ExitStatus | None = None
     host_lost: str | None = None
     launch_error: str | None = None
@@ -466,6 +471,8 @@ class Job:
             step=step,
             adjustable=self.adjustable,
             torch=self.uses_torch,
+            torch_version=None if attempt is None else attempt.torch,
+            shortage=None if attempt is None else attempt.shortage,
             patched=attempt is not None and attempt.patched,
             resumed=attempt is not None and attempt.resume_from is not None,
             resorts_taken=tuple(resort_taken.kind for resort_taken in self.resorts),

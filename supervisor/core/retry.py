@@ -81,6 +81,7 @@ def retry(job: Job, attempt: Attempt, flag: RedFlag, now: Moment, context: Remed
         gpu=choice.gpu or _find_lost_gpu(flag, cause),
         finding=finding,
         environment=choice.environment,
+        times=choice.times,
     )
 
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from supervisor.core.remedies.context import Ended, RemedyContext, Situation
+from supervisor.core.remedies.fitting import SHRINKING, Fitting, fit_order
 from supervisor.core.remedies.last_resorts import RESORTS, would_help
 from supervisor.core.remedies.settings import Remedies
-from supervisor.core.remedies.table import BY_NAME
+from supervisor.core.remedies.table import BY_NAME, describe_remedy
 from supervisor.core.remedies.trials import Course, Outcome, Trial
 from supervisor.core.scale import on_training, same_place
 from supervisor.core.triage.finding import Finding
@@ -29,6 +30,8 @@ class Choice:
     reason: str
     gpu: str | None = None
     environment: str | None = None
+    times: int | None = None
+    """How often the factor of the remedy is applied at once; None: once."""
 
 
 def choose(course: Course, remedies: Remedies, ended: Ended, context: RemedyContext) -> Choice:
@@ -49,19 +52,32 @@ def choose(course: Course, remedies: Remedies, ended: Ended, context: RemedyCont
         on_cpu="cpu_profile" in held,
         earlier_steps=tuple(trial.step for trial in past),
     )
-    for remedy in order:
-        possible = remedies.allows(remedy) and BY_NAME[remedy].is_available(situation)
-        if possible and not _is_used_up(remedy, past, held, remedies, ended):
-            gpu = context.free_gpus[0] if remedy == "other_gpu" else None
-            environment = context.environments[0] if remedy == "other_environment" else None
-            words = BY_NAME[remedy].words + (f": {environment}" if environment is not None else "")
-            return Choice(remedy=remedy, reason="; ".join([*reasons, words]), gpu=gpu, environment=environment)
+    left = tuple(
+        remedy
+        for remedy in order
+        if remedies.allows(remedy) and BY_NAME[remedy].is_available(situation)
+        if not _is_used_up(remedy, past, held, remedies, ended)
+    )
+    if left:
+        fitting = fit_order(left, ended, context, course.in_force, remedies.batch_factor)
+        return _take(fitting, [*reasons, *filter(None, [fitting.note])], context)
     in_vain = ended.finding.in_vain if ended.finding is not None else ()
     if again is None and remedies.allows("restart") and "restart" not in in_vain:
         place = "the step of the fault is not known" if ended.step is None else "it failed at another step"
         why = f"no remedy is left, and {place}: " if past else "no remedy applies: "
         return Choice(remedy="restart", reason="; ".join([*reasons, why + BY_NAME["restart"].words]))
     return Choice(remedy=None, reason="; ".join([*reasons, f"no remedy is left for {ended.cause}"]))
+
+
+def _take(fitting: Fitting, reasons: list[str], context: RemedyContext) -> Choice:
+    """Return the choice of the first remedy of an order that is not empty."""
+    remedy = fitting.order[0]
+    gpu = context.free_gpus[0] if remedy == "other_gpu" else None
+    environment = context.environments[0] if remedy == "other_environment" else None
+    times = fitting.times if remedy == SHRINKING else None
+    words = describe_remedy(remedy, times) + (f": {environment}" if environment is not None else "")
+    reason = "; ".join([*reasons, words])
+    return Choice(remedy=remedy, reason=reason, gpu=gpu, environment=environment, times=times)
 
 
 def _list_untried(context: RemedyContext, course: Course, past: Sequence[Trial]) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from supervisor.core.memory.kept import KeptEstimate
+from supervisor.core.memory.shortage import Shortage
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.core.remedies.last_resorts import Resort
 from supervisor.core.triage.finding import Finding
@@ -45,6 +47,8 @@ class RemedyContext:
     """Whether the training is given no checkpoint by its configuration, and finds its own."""
     is_put_back: bool = False
     """Whether a generation from which a start failed is put into its file's own place for the next start."""
+    estimate: KeptEstimate | None = None
+    """What was estimated of its memory, for the command that it has now."""
     newer_set_aside: bool = False
     """Whether files newer than the checkpoint that was chosen are moved out of its search."""
 
@@ -61,6 +65,9 @@ class Ended:
     adjustable: tuple[str, ...] = ()
     """Settings that the framework's hook can change, or that the script itself asks the agent for."""
     torch: bool = False
+    torch_version: str | None = None
+    shortage: Shortage | None = None
+    """Of its GPU's memory, as torch last reported it."""
     patched: bool = False
     """Whether it computed its Conv2d without MIOpen."""
     resumed: bool = False

@@ -53,6 +53,8 @@ class InForce:
     """PCI address: the GPU to run on (`other_gpu`), or the one that was lost (`cpu_profile`)."""
     environment: str | None = None
     """Name of the environment to run in (`other_environment`)."""
+    times: int | None = None
+    """How often its factor is applied at once; None: once."""
     applied: str | None = None
     """What the agent reported that it set; None: nothing was reported."""
 

@@ -72,9 +72,10 @@ def _skip_batches(held: InForce, amounts: Amounts) -> tuple[Change, ...]:
     return (Assign("skip_batches", (max(1, held.step - amounts.skip_steps), held.step + amounts.skip_steps)),)
 
 
-def _shrink_batch(_held: InForce, amounts: Amounts) -> tuple[Change, ...]:
-    lr = (Multiply("lr_factor", amounts.batch_factor),) if amounts.scale_lr else ()
-    return (Multiply("batch_factor", amounts.batch_factor), *lr)
+def _shrink_batch(held: InForce, amounts: Amounts) -> tuple[Change, ...]:
+    factor = amounts.batch_factor ** (held.times or 1)
+    lr = (Multiply("lr_factor", factor),) if amounts.scale_lr else ()
+    return (Multiply("batch_factor", factor), *lr)
 
 
 def _may_compute_on_gpu(situation: Situation) -> bool:
@@ -339,6 +340,12 @@ REMEDIES: tuple[RemedySpec, ...] = (
     ),
 )
 BY_NAME: Mapping[str, RemedySpec] = MappingProxyType({spec.name: spec for spec in REMEDIES})
+
+
+def describe_remedy(name: str, times: int | None = None) -> str:
+    """Return what a remedy does, for people; `times`: how often its factor is applied at once."""
+    words = BY_NAME[name].words if name in BY_NAME else name
+    return words if times is None else f"{words}, {times} times"
 
 
 def default_ladder(cause: str) -> tuple[str, ...]:

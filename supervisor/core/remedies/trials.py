@@ -52,6 +52,8 @@ class Trial:
     """What identifies the end before the first step that it is tried against."""
     at_start: bool = False
     """Whether that was the end of an attempt without a step."""
+    times: int | None = None
+    """How often its factor is applied at once; None: once."""
     reason: str = ""
     """Why this one, for a person."""
     outcome: Outcome = Outcome.OPEN
@@ -175,6 +177,7 @@ class Course:
             step=trial.step,
             gpu=gpu,
             environment=trial.environment,
+            times=trial.times,
         )
         return replace(self, trials=trials, in_force=(*self.in_force, remedy))
 
