@@ -79,6 +79,7 @@ class FakeView:
     sent: list[types.AlertEntry] = field(default_factory=list)
     answer_to_test: types.AlertEntry = DELIVERED
     mutes: list[tuple[str | None, float]] = field(default_factory=list)
+    estimates: list[types.EstimateBody] = field(default_factory=list)
     refusal: str | None = None
     defect: Exception | None = None
     record_defect: Exception | None = None
@@ -166,6 +167,13 @@ class FakeView:
 
     def alerts(self, limit: int) -> types.AlertsReport:
         return types.AlertsReport(receivers=self.receivers, alerts=self.sent[:limit])
+
+    def keep_estimate(self, job: str, given: types.EstimateBody) -> types.EstimateKept:
+        self._known(job)
+        if self.refusal is not None:
+            raise Refused(self.refusal)
+        self.estimates.append(given)
+        return types.EstimateKept(job=job)
 
     def send_test_alert(self, receiver: str) -> str:
         if receiver not in [known.name for known in self.receivers]:

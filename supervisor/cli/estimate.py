@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from supervisor.core.memory.estimate import (
     largest_micro_batch,
     prove_largest,
 )
+from supervisor.core.memory.kept import digest_command
 from supervisor.core.memory.points import Point
 from supervisor.core.memory.probing import collect_points
 from supervisor.core.remedies.miopen import CONV2D_SETTINGS, conv2d_algorithm
@@ -54,6 +55,12 @@ class Asked:
     without_gpu: bool
     card_bytes: int | None
     quick: bool
+
+    @property
+    def is_of_job(self) -> bool:
+        """Whether it is of the job as it is configured, on this machine's GPU."""
+        changed = self.precision is not None or self.checkpointing is not None
+        return not changed and not self.without_gpu and self.card_bytes is None
 
 
 @click.command("estimate")
@@ -91,6 +98,8 @@ def command(  # noqa: PLR0913 - one an option
 
     What the command writes meanwhile is discarded. Without a GPU its tensors are counted on the CPU as a GPU would
     make them, at micro-batches of 2 and 4 samples. Run it as the training's user.
+
+    One made on the GPU, of the job as configured, is kept: remedies against a full GPU use it.
     """
     asked = Asked(
         checkpointing=None if checkpointing is None else checkpointing == "on",
@@ -110,6 +119,8 @@ def command(  # noqa: PLR0913 - one an option
         remedy = "omit --batch" if asked.batch is not None else "run the command by hand"
         failed = [note for note in notes if NOT_PROBED in note]
         raise CliError("; ".join([str(error), *failed]), remedy, "not_known") from error
+    if asked.is_of_job and (kept := keep_estimate(app, job, read_argv(app, job), found, points, ran=ran)) is not None:
+        notes.append(kept)
     if app.json:
         app.print_json(as_json(job, found, points, notes, ran=ran))
     else:
@@ -234,6 +245,14 @@ def explain_failure(result: Any) -> CliError:
 NOT_PROBED = "could not be probed"
 COMPUTED = "the steps were computed, which takes long on a CPU: the script decides by values that shapes do not give"
 GUARDED = "the system allows no layer over the files: existing files were guarded, new ones may have stayed"
+
+
+def read_argv(app: App, job: str) -> Sequence[str]:
+    """Return the command of a job by the configuration file, empty for one that it lacks."""
+    from supervisor.cli.configured import settings as read_settings  # noqa: PLC0415  # costs its memory
+
+    settings = read_settings(app).jobs.get(job)
+    return () if settings is None else settings.command
 
 
 def _read_command(app: App, job: str, limit_s: float) -> Any:
@@ -377,6 +396,34 @@ def _list_doubts(points: list[Point], asked: Asked, *, follows: bool) -> list[st
     if asked.checkpointing and last.checkpointed == "":
         doubts.append("no row of blocks was found that could be checkpointed")
     return doubts
+
+
+# --- for remedies --------------------------------------------------------------------------------------------------
+
+
+KEPT = "kept: where its GPU is full, remedies shrink the batch to what fits at once"
+
+
+def keep_estimate(  # noqa: PLR0913 - what an estimate is about
+    app: App, job: str, command: Sequence[str], found: Estimate, points: Sequence[Point], *, ran: bool
+) -> str | None:
+    """Return a note on whether the daemon keeps it, None where it says nothing of the job's own GPU."""
+    point = next((point for point in points if point.device == "cuda" and point.torch), None)
+    if point is None or not point.configured or not point.card_bytes or found.largest_micro_batch is None:
+        return None
+    try:
+        app.post(
+            f"/v1/jobs/{job}/estimate",
+            command_sha256=digest_command(command),
+            torch=point.torch,
+            card_bytes=point.card_bytes,
+            configured=point.configured,
+            largest=found.largest_micro_batch,
+            ran=ran,
+        )
+    except CliError as error:
+        return f"not kept for remedies: {one_line(str(error))}"
+    return KEPT
 
 
 # --- the answer ---------------------------------------------------------------------------------------------------

@@ -133,8 +133,16 @@ def _job_actions(view: View, socket_gid: int) -> dict[str, Endpoint]:
         _log_action("control.forgotten", peer, job=job, rows=forgotten.rows)
         return answer(forgotten)
 
+    async def keep_estimate(request: Request) -> Response:
+        peer, job = actor(request, socket_gid), request.path_params["job"]
+        given = await body(request, types.EstimateBody)
+        kept = await asked(lambda: view.keep_estimate(job, given))
+        _log_action("control.estimate_kept", peer, job=job, largest=given.largest)
+        return answer(kept)
+
     jobs = {f"/v1/jobs/{{job}}/{ask.value}": asking(ask) for ask in (Ask.START, Ask.STOP, Ask.RESTART)}
-    return {**jobs, "/v1/jobs/{job}/forget": forget, "/v1/reload": reload}
+    others = {"/v1/jobs/{job}/forget": forget, "/v1/jobs/{job}/estimate": keep_estimate, "/v1/reload": reload}
+    return {**jobs, **others}
 
 
 def _alert_actions(view: View, socket_gid: int) -> dict[str, Endpoint]:

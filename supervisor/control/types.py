@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct, defstruct, field
 
+from supervisor.core.foreign_values import BYTES_MAX
 from supervisor.core.measured import measures_of
+from supervisor.core.memory.kept import BATCH_MAX
 from supervisor.core.readings import GpuReading, HostReading
 
 SCHEMA = 1
@@ -44,6 +46,21 @@ class TuneBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """End the tune under way instead."""
     undo: bool = False
     """Put the owner's settings back instead, also for the next attempts."""
+
+
+class EstimateBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of POST /v1/jobs/JOB/estimate: what was estimated of the command as it is configured, on its GPU."""
+
+    command_sha256: Annotated[str, Meta(min_length=64, max_length=64)]
+    """Of its words, as `core.memory.kept.digest_command` has it."""
+    torch: Annotated[str, Meta(min_length=1, max_length=64)]
+    card_bytes: Annotated[int, Meta(ge=1, le=BYTES_MAX)]
+    configured: Annotated[int, Meta(ge=1, le=BATCH_MAX)]
+    """Samples in a micro-batch by its loader."""
+    largest: Annotated[int, Meta(ge=0, le=BATCH_MAX)]
+    """The largest micro-batch that fits; 0: none does."""
+    ran: bool
+    """Whether that one was seen to run."""
 
 
 class MuteBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -361,6 +378,13 @@ class AlertQueued(Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     id: str
     receiver: str
+
+
+class EstimateKept(Struct, frozen=True, kw_only=True):
+    """Answer to POST /v1/jobs/JOB/estimate."""
+
+    schema: int = SCHEMA
+    job: str
 
 
 class AlertsMuted(Struct, frozen=True, kw_only=True):

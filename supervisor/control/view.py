@@ -35,6 +35,10 @@ class View(Protocol):
         """Put a request into the inbox; raise Refused where it makes no sense in the job's state."""
         ...
 
+    def keep_estimate(self, job: str, given: types.EstimateBody) -> types.EstimateKept:
+        """Keep an estimate of its memory for the job's remedies; raise Refused where it is of another command."""
+        ...
+
     def send_test_alert(self, receiver: str) -> str:
         """Queue a test alert and return its id; raise NoSuchReceiver, or Refused where it cannot be sent to."""
         ...

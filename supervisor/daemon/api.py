@@ -16,10 +16,12 @@ from supervisor.control.record_view import RecordView
 from supervisor.control.refusals import NoSuchIncident, NoSuchJob, NoSuchReceiver, Refused
 from supervisor.core import events as ev
 from supervisor.core.job import ALIVE, Job, Phase
+from supervisor.core.memory.kept import KeptEstimate
 from supervisor.daemon.alerts.alerting import Announcer
 from supervisor.daemon.clock import Clock
 from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.loop import Loop
+from supervisor.daemon.record.kept_estimates import KeptEstimates
 from supervisor.daemon.status import job_status
 from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import NewestReadings
@@ -96,6 +98,7 @@ class ViewDeps:
     tuner: Tuner
     await_record: Callable[[float], object]
     requests: StopRequests
+    estimates: KeptEstimates
     not_configured: Callable[[], list[str]]
 
 
@@ -155,6 +158,23 @@ class DaemonView:
         if job_state is None:
             raise NoSuchJob(name, sorted(self._deps.loop.job_states))
         return job_state.job
+
+    def keep_estimate(self, job: str, given: types.EstimateBody) -> types.EstimateKept:
+        """Keep an estimate for the remedies of a job."""
+        return self._deps.inbox.ask(lambda: self._keep_estimate(job, given))
+
+    def _keep_estimate(self, job: str, given: types.EstimateBody) -> types.EstimateKept:
+        self._find_job(job)
+        estimate = KeptEstimate(
+            torch=given.torch,
+            card_bytes=given.card_bytes,
+            configured=given.configured,
+            largest=given.largest,
+            ran=given.ran,
+        )
+        if not self._deps.estimates.keep(job, given.command_sha256, estimate):
+            raise Refused(f"{job} has another command here", "supervisorctl reload, then estimate it again")
+        return types.EstimateKept(job=job)
 
     def send_test_alert(self, receiver: str) -> str:
         """Queue a test alert."""

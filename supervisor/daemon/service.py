@@ -164,6 +164,7 @@ class Service:
             tuner=self._tuner,
             await_record=parts.store.await_urgent,
             requests=parts.requests,
+            estimates=parts.estimates,
             not_configured=parts.left_running.list_jobs,
         )
         return DaemonView(deps)

@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,6 +48,7 @@ from supervisor.daemon.loop import Loop
 from supervisor.daemon.process.removed_jobs import LeftRunning
 from supervisor.daemon.process.startup import clear_places, lock_database, lock_state
 from supervisor.daemon.record.commit_thread import CommitThread
+from supervisor.daemon.record.kept_estimates import KeptEstimates
 from supervisor.daemon.record.persistence import BOOT_READ, KERNEL_BOOT, KERNEL_CURSOR, KERNEL_SEQUENCE, StoreRecord
 from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import KernelWatch, NewestReadings, Telemetry
@@ -161,14 +162,21 @@ class Assembly:
         self.loop.absences = self.presence.taken
         answering = GpuAvailability(lambda: self.settings.telemetry.interval_s)
         self.on_turn(lambda event, _: answering.take(event))
+        self.estimates = KeptEstimates(self.store, self._find_command)
         self.loop.find_remedy_context = RemedyContextReader(
             lambda: self.settings,
             self.loop.job_states,
             answering,
             self.store.experience,
             self.newest,
+            estimate=self.estimates.find,
             installed=Installed(self.clock, self.threads),
         ).of
+
+    def _find_command(self, job: str) -> Sequence[str] | None:
+        """Return the command that a job has by the configuration in force."""
+        settings = self.settings.jobs.get(job)
+        return None if settings is None else settings.command
 
     def lead(self, hooks: LeaderHooks) -> None:
         """Have launches and flags left to the leader of a training on several nodes; before anything is started."""

@@ -152,6 +152,13 @@ class TestActions:
         client.post("/v1/jobs/yolo/start", fresh=True)
         assert view.asked[0][3] is True
 
+    def test_an_estimate_is_given_to_the_daemon_within_bounds(self, client: Client, view: FakeView) -> None:
+        given = {"command_sha256": "0" * 64, "torch": "2.12.0", "card_bytes": 1 << 34, "configured": 64, "ran": True}
+        assert client.post("/v1/jobs/yolo/estimate", **given, largest=12)["job"] == "yolo"
+        assert [estimate.largest for estimate in view.estimates] == [12]
+        for wrong in (-1, 1 << 40, "12"):
+            assert refusal(client, "/v1/jobs/yolo/estimate", **given, largest=wrong).code == "bad_request"
+
     def test_a_request_that_makes_no_sense_is_turned_down(self, client: Client, view: FakeView) -> None:
         view.refusal = "yolo is unkillable: its process is stuck in the kernel"
         error = refusal(client, "/v1/jobs/yolo/start")

@@ -17,6 +17,7 @@ from clocks_by_hand import START, HandClock
 from supervisor.alerts.channels.webhook import WebhookSettings
 from supervisor.cli.app import App
 from supervisor.cli.errors import CliError
+from supervisor.cli.estimate import KEPT, keep_estimate
 from supervisor.cli.main import cli
 from supervisor.control import types
 from supervisor.control.client import Client
@@ -30,6 +31,9 @@ from supervisor.core.flags import RedFlag, Severity
 from supervisor.core.history import History
 from supervisor.core.incident import Incident
 from supervisor.core.job import Attempt, Job, Phase
+from supervisor.core.memory.estimate import estimate as estimate_memory
+from supervisor.core.memory.kept import KeptEstimate
+from supervisor.core.memory.points import Point
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.spec import InForce
 from supervisor.core.remedies.trials import Course, Trial
@@ -43,6 +47,7 @@ from supervisor.daemon.jobs.forget import ForgetJobs
 from supervisor.daemon.loop import Loop
 from supervisor.daemon.metrics import MetricsCollector, MetricsDeps
 from supervisor.daemon.record.commit_thread import CommitThread
+from supervisor.daemon.record.kept_estimates import KeptEstimates
 from supervisor.daemon.stop_requests import StopRequests
 from supervisor.daemon.telemetry import NewestReadings
 from supervisor.daemon.threads import Threads
@@ -202,6 +207,7 @@ class House:
             tuner=Tuner(self.clock, self.state, lambda _: None),
             await_record=self.awaited.append,
             requests=requests,
+            estimates=KeptEstimates(announcer.store, {"night": ["true"]}.get),
             not_configured=list,
         )
         end = threading.Event()
@@ -321,6 +327,43 @@ def test_an_answer_of_the_record_waits_for_what_is_on_its_way_to_the_file_and_a_
         assert house.awaited == []
         client.get("/v1/incidents")
         assert house.awaited == [RECORD_LIMIT_S]
+
+
+def probed(batch: int, device: str = "cuda") -> Point:
+    return Point(
+        device=device,
+        batch=batch,
+        configured=64,
+        weights_bytes=10_000_000,
+        gradient_bytes=10_000_000,
+        optimizer_bytes=20_000_000,
+        graph_bytes=40_000_000 + batch * 10_000_000,
+        update_bytes=60_000_000,
+        reserved_bytes=None,
+        other_bytes=0,
+        card_bytes=1 << 30,
+        torch="2.12.0",
+    )
+
+
+def test_an_estimate_is_kept_for_the_remedies_of_the_same_command_until_that_is_another(house: House) -> None:
+    app = App(config_given=house.config, socket_given=house.socket)
+    points = [probed(4), probed(32)]
+    found = replace(estimate_memory(points, 64, None), largest_micro_batch=90)
+    with house.daemon():
+        assert keep_estimate(app, "night", ["true"], found, points, ran=True) == KEPT
+        other = keep_estimate(app, "night", ["false"], replace(found, largest_micro_batch=1), points, ran=True)
+        assert other == "not kept for remedies: night has another command here"
+        counted = [probed(2, "cpu"), probed(4, "cpu")]
+        assert keep_estimate(app, "night", ["true"], found, counted, ran=False) is None, "no GPU was measured"
+    assert (keep_estimate(app, "night", ["true"], found, points, ran=True) or "").startswith("not kept for remedies: ")
+
+    store = Store.open(f"sqlite:///{house.database}", START, "boot")
+    kept = KeptEstimate(torch="2.12.0", card_bytes=1 << 30, configured=64, largest=90, ran=True)
+    assert KeptEstimates(store, {"night": ["true"]}.get).find("night") == kept
+    assert KeptEstimates(store, {"night": ["true", "--batch", "8"]}.get).find("night") is None
+    assert KeptEstimates(store, {"day": ["true"]}.get).find("day") is None
+    store.close(START)
 
 
 def test_metrics_hold_the_state_of_the_job_and_what_is_recorded(house: House) -> None:

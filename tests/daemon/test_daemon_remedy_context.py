@@ -15,6 +15,7 @@ from supervisor.config.settings import JobSettings, ResumeSettings, Settings
 from supervisor.core import events as ev
 from supervisor.core.history import History
 from supervisor.core.job import Attempt, Job, Phase
+from supervisor.core.memory.kept import KeptEstimate
 from supervisor.core.remedies.gpu_memory import GpuMemory
 from supervisor.daemon.job_state import JobState
 from supervisor.daemon.launch.gpus import GpuAvailability
@@ -23,6 +24,7 @@ from supervisor.daemon.telemetry import NewestReadings
 from supervisor.sources.gpu.amdgpu_sysfs import AmdgpuSysfs
 
 CARD = "0000:0a:00.0"
+ESTIMATE = KeptEstimate(torch="2.12.0", card_bytes=1 << 30, configured=64, largest=12)
 
 
 class Machine:
@@ -38,7 +40,12 @@ class Machine:
         resume = resume or ResumeSettings()
         settings = Settings(jobs={name: JobSettings(command=["true"], resume=resume) for name in phases})
         self.grounds = RemedyContextReader(
-            lambda: settings, self.job_states, GpuAvailability(lambda: 1.0), tuple, self.newest
+            lambda: settings,
+            self.job_states,
+            GpuAvailability(lambda: 1.0),
+            tuple,
+            self.newest,
+            estimate={"one": ESTIMATE}.get,
         )
 
     def read(self) -> None:
@@ -68,6 +75,15 @@ def test_a_program_finds_its_own_checkpoint_where_neither_a_command_nor_a_place_
     assert loads_itself(ResumeSettings(command=["train", "--resume", "latest"])), "it is given no file"
     assert not loads_itself(ResumeSettings(to="last.pt"))
     assert not loads_itself(ResumeSettings(command=["train", "--resume", "{checkpoint}"]))
+
+
+def test_the_estimate_of_a_job_is_known_once_its_attempt_is_over(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "tree", one=Phase.RUNNING, two=Phase.RUNNING)
+    for over, known in ((False, None), (True, ESTIMATE)):
+        attempt = Attempt(number=1, launched_at=START, host_lost="reboot" if over else None)
+        for name, estimate in (("one", known), ("two", None)):
+            machine.job_states[name].job = replace(machine.job_states[name].job, attempt=attempt)
+            assert machine.grounds.of(machine.job_states[name], machine.now).estimate == estimate
 
 
 def test_it_is_known_that_an_attempt_trained_on_the_cpu(tmp_path: Path) -> None:

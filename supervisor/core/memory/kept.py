@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from supervisor.core.foreign_values import BYTES_MAX, as_int, as_text
@@ -30,6 +32,11 @@ class KeptEstimate:
         if torch != self.torch or capacity_bytes is None:
             return False
         return abs(capacity_bytes - self.card_bytes) <= SAME_CAPACITY * self.card_bytes
+
+
+def digest_command(command: Sequence[str]) -> str:
+    """Return what identifies a command, of any length."""
+    return hashlib.sha256(json.dumps(list(command)).encode()).hexdigest()
 
 
 def read_kept_estimate(kept: Mapping[str, object]) -> KeptEstimate | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from supervisor.config.derive import is_put_back, loads_itself
 from supervisor.config.settings import JobSettings, Settings
 from supervisor.core.job import ALIVE, ENDED, Job, Phase
+from supervisor.core.memory.kept import KeptEstimate
 from supervisor.core.moments import Moment
 from supervisor.core.remedies.context import Experience, RemedyContext
 from supervisor.core.remedies.gpu_memory import GpuMemory
@@ -32,6 +33,7 @@ class RemedyContextReader:
         experience: Callable[[], tuple[Experience, ...]],
         newest: NewestReadings,
         *,
+        estimate: Callable[[str], KeptEstimate | None] = lambda _job: None,
         installed: Found = shutil.which,
     ) -> None:
         self._settings = settings
@@ -39,6 +41,7 @@ class RemedyContextReader:
         self._answering = answering
         self._experience = experience
         self._newest = newest
+        self._estimate = estimate
         self._installed = installed
 
     def of(self, job_state: JobState, now: Moment) -> RemedyContext:
@@ -69,6 +72,7 @@ class RemedyContextReader:
             free_gpus=self._list_free_gpus([gpu for gpu, _ in answering]) if over else (),
             answering_s=answering,
             experience=self._experience() if over else (),
+            estimate=self._estimate(job_state.job.name) if over else None,
             memory=self._read_memory(job_state, now) if waits else (),
             resorts=self._list_last_resorts(job_state, job) if worst else (),
         )
