@@ -15,5 +15,6 @@ for step in range(int(sys.argv[1])):
     loss.backward()
     optimizer.step()
     if step == 5 and batch > 4:
-        raise KIND(f"HIP out of memory. Tried to allocate {200 * batch} MiB. GPU 0 has 6 GiB")
+        text = f"HIP out of memory. Tried to allocate {200 * batch} MiB. GPU 0 has 6 GiB"
+        raise KIND(sys.argv[2] if len(sys.argv) > 2 else text)
 sys.stdout.write(f"trained with a batch of {batch}\n")

@@ -16,10 +16,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "rigs"))
 
 from amdgpu_tree import AmdgpuTree
 
+from supervisor.core.memory.kept import digest_command
+
 SCRIPT = Path(__file__).with_name("oom_by_hand.py")
 YOLO = Path(__file__).with_name("yolo_by_hand.py")
 DRAW = Path(__file__).parents[1] / "agent" / "draw_images.py"
 CARD = "0000:0a:00.0"
+
+
+def read_torch_version(python: Path) -> str:
+    """Return what torch would name as its version, without its import."""
+    found = "importlib.util.find_spec('torch').submodule_search_locations[0]"
+    code = f"import importlib.util, runpy; print(runpy.run_path({found} + '/version.py')['__version__'])"
+    return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.mark.train
@@ -46,6 +55,27 @@ def test_out_of_memory_is_met_with_one_remedy_after_the_other_until_one_helps(ho
     home.kill()
     left = json.loads(home.ctl("remedies", "--json").stdout)
     assert left == report, "what the daemon left says the same"
+
+
+@pytest.mark.train
+def test_the_batch_is_shrunk_at_once_as_far_as_a_kept_estimate_has_it(home: House, owner_python: Path) -> None:
+    full = (
+        "HIP out of memory. Tried to allocate 800.00 MiB (GPU 0; 5.98 GiB total capacity; 5.20 GiB already allocated; "
+        "300.00 MiB free; 5.40 GiB reserved in total by PyTorch)"
+    )
+    command = [str(owner_python), str(SCRIPT), "60", full]
+    home.write(home.job_of("one", command, table="autostart = false\n") + "[jobs.one.budget]\nbackoff_s = [0.0]\n")
+    home.start()
+    given = {"torch": read_torch_version(owner_python), "card_bytes": int(5.98 * (1 << 30))}
+    digest = digest_command(command)
+    home.client.post("/v1/jobs/one/estimate", **given, command_sha256=digest, configured=16, largest=6, ran=True)
+    home.ctl("start", "one")
+    assert home.phase("one", "finished", limit_s=120)["attempt"] == 2
+    tried = json.loads(home.ctl("remedies", "one", "--json").stdout)["tried"]
+    assert [(item["remedy"], item["outcome"]) for item in tried] == [("half_batch", "helped")]
+    assert "6 of 16 samples: 4 fit, 16 do not; half the batch" in tried[0]["reason"]
+    assert "trained with a batch of 4" in home.ctl("logs", "one").stdout
+    assert "6 of 16 samples: 4 fit" in home.ctl("history", "one").stdout
 
 
 @pytest.mark.long
