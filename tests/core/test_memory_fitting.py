@@ -124,8 +124,8 @@ def test_the_batch_is_shrunk_at_once_to_what_fits_by_the_estimate() -> None:
 def test_an_estimate_that_was_wrong_leaves_the_rest_of_the_ladder() -> None:
     assert walk(patient(context=replace(EVERYTHING, estimate=KEPT))) == [
         "half_batch",
-        "allocator",
         "half_batch",
+        "allocator",
         "smaller_images",
         "cpu_profile",
     ]
@@ -140,9 +140,15 @@ def test_an_estimate_that_was_wrong_leaves_the_rest_of_the_ladder() -> None:
 )
 def test_an_estimate_that_blames_no_batch_leaves_the_order(kept: KeptEstimate, words: str) -> None:
     timeline = patient(context=replace(EVERYTHING, estimate=kept))
-    retry = runs_out(timeline)
+    retry = runs_out(timeline, SPLIT)
     assert retry.remedy == "allocator"
     assert words in (retry.why or "")
+
+
+def test_a_batch_that_would_fit_on_a_free_gpu_is_still_what_makes_room_on_one_that_others_use() -> None:
+    retry = runs_out(patient(context=replace(EVERYTHING, estimate=replace(KEPT, largest=64))))
+    assert (retry.remedy, retry.times) == ("half_batch", None)
+    assert "what else takes memory is not known; 2.15 GB were asked for" in (retry.why or "")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ It changes the order of a ladder and leaves none out: where it is wrong, the nex
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor.core.memory.kept import KeptEstimate
 from supervisor.core.memory.shortage import Shortage
@@ -39,12 +39,14 @@ def fit_order(
         return Fitting(order=order)
     kept, shortage = context.estimate, ended.shortage
     capacity = None if shortage is None else shortage.capacity_bytes
+    fitting = Fitting(order=order)
     if kept is not None and kept.is_of(ended.torch_version, capacity):
         shrunk = sum(remedy.times or 1 for remedy in held if remedy.remedy == SHRINKING)
-        return _fit_by_estimate(order, kept, shrunk, factor)
-    if shortage is not None and shortage.is_beyond_allocator:
-        return _put_allocator_later(order, shortage)
-    return Fitting(order=order)
+        fitting = _fit_by_estimate(order, kept, shrunk, factor)
+    if fitting.order[0] == "allocator" and shortage is not None and shortage.is_beyond_allocator:
+        later = _put_allocator_later(order, shortage)
+        return replace(later, note="; ".join(filter(None, (fitting.note, later.note))))
+    return fitting
 
 
 def _fit_by_estimate(order: tuple[str, ...], kept: KeptEstimate, shrunk: int, factor: float) -> Fitting:
@@ -63,8 +65,6 @@ def _fit_by_estimate(order: tuple[str, ...], kept: KeptEstimate, shrunk: int, fa
 
 def _put_allocator_later(order: tuple[str, ...], shortage: Shortage) -> Fitting:
     """Return the order with the allocator's settings after the first that shrinks what is allocated."""
-    if "allocator" not in order or order.index("allocator") > order.index(SHRINKING):
-        return Fitting(order=order)
     later: list[str] = []
     for remedy in _without_first_place(order, "allocator"):
         later += [remedy, "allocator"] if remedy == SHRINKING and "allocator" not in later else [remedy]
