@@ -73,6 +73,15 @@ class Threads:
                 self._idle += 1
 
 
+def identify(file: str) -> str | None:
+    """Return what changes when a file is replaced; None where it is not there, as for a moment of an upgrade."""
+    try:
+        found = os.stat(file)  # noqa: PTH116 - pathlib is a megabyte of this process
+    except OSError:
+        return None
+    return f"{found.st_dev} {found.st_ino} {found.st_mtime_ns}"
+
+
 class _OtherVersionError(Exception):
     """What is asked for would be imported from another version than the daemon's."""
 
@@ -119,20 +128,13 @@ def _pack_error(error: Exception) -> bytes:
 def serve(root: str, mark: str, version: str) -> None:
     """Answer until the daemon has ended; the thread that started this process stays as long as it (`Child`).
 
-    `version` is what `installed.identify` returned of the file `mark` below `root` when the daemon began.
+    `version` is what `identify` returned of the file `mark` below `root` when the daemon began.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     writing = _thread.allocate_lock()
 
-    def is_replaced() -> bool:
-        try:
-            found = os.stat(f"{root}/{mark}")  # noqa: PTH116 - pathlib is a megabyte of this process
-        except OSError:
-            return True
-        return f"{found.st_dev} {found.st_ino} {found.st_mtime_ns}" != version
-
     def answer(number: int, body: bytes) -> None:
-        message = pack(number, answer_to(body, is_replaced))
+        message = pack(number, answer_to(body, lambda: identify(f"{root}/{mark}") != version))
         with writing:
             try:
                 write_fully(ANSWERS, message)

@@ -5,28 +5,19 @@ An installer that writes a file gives it another node or another time; of many f
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import supervisor
+from supervisor.children.file_server import identify
 
 ROOT = str(Path(supervisor.__file__).resolve().parents[1])
 """The directory that holds the package."""
 MARK = "supervisor/__init__.py"
 
 
-def identify() -> str | None:
-    """Return what changes when the package is replaced; None where it is not there, as for a moment of an upgrade."""
-    try:
-        found = os.stat(f"{ROOT}/{MARK}")  # noqa: PTH116 - as the process that works on files does it
-    except OSError:
-        return None
-    return f"{found.st_dev} {found.st_ino} {found.st_mtime_ns}"
-
-
-AT_START = identify()
+AT_START = identify(f"{ROOT}/{MARK}")
 
 
 def was_replaced() -> bool:
     """Whether another version is installed by now, or none is."""
-    return identify() != AT_START
+    return identify(f"{ROOT}/{MARK}") != AT_START
